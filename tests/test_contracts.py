@@ -495,6 +495,13 @@ def test_jacobians_are_made_by_functions_that_the_auditor_knows(jacobian):
     assert not tracebacks.is_jacobian(names(jnp.sin, 1.0))
 
 
+def test_what_vmap_returns_has_a_name_that_the_auditor_knows():
+    assert any(map(tracebacks.maps, names(jax.vmap(jnp.sin), np.zeros(3, np.float32)))), (
+        "LOX703 (lox/_audit/_checks/_randomness/_reuse.py) tells of the line that calls the vmap"
+    )
+    assert not any(map(tracebacks.maps, names(jnp.sin, 1.0)))
+
+
 def test_jitted_functions_are_called_from_a_file_that_the_auditor_knows():
     found = frames(jax.jit(jnp.sin), 1.0)
     assert any(tracebacks.calls_jitted(frame.file_name) for frame in found), (

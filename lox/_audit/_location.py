@@ -7,7 +7,7 @@ import functools
 import itertools
 import linecache
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from types import CodeType
 from typing import Any, NamedTuple
@@ -104,6 +104,34 @@ def _own_line(traceback: Any) -> Location | None:
             return here if innermost is None else dataclasses.replace(innermost, caller=here)
         innermost = here
     return innermost
+
+
+def mapped_at(equation: Any) -> Location | None:
+    """The line of the user's program that called the innermost `vmap` around an equation, if its traceback has it."""
+    return _called_at(equation, lambda frame: tracebacks.maps(frame.code.co_qualname))
+
+
+def applied_at(equation: Any) -> Location | None:
+    """The line of the user's program that called `apply` of the library whose module an equation is in, or None."""
+    return _called_at(equation, _applies)
+
+
+def _applies(frame: Frame) -> bool:
+    is_library = not is_internal(frame.file) and not is_users(frame.file)
+    return is_library and frame.code.co_name in ("apply", "apply_fn")
+
+
+def _called_at(equation: Any, is_callee: Callable[[Frame], bool]) -> Location | None:
+    """The innermost line of the user's program that led to the innermost call of some function."""
+    traceback = equation.source_info.traceback
+    called = iter(_frames(traceback))
+    if not any(is_callee(frame) for frame in called):
+        return None
+    for code, instruction in called:
+        if is_users(code.co_filename):
+            line = traceback.code_addr2line(code, instruction)
+            return Location(code.co_filename, line, code.co_qualname, column_of(code, instruction, line))
+    return None
 
 
 def column_of(code: CodeType, instruction: int, line: int) -> int:

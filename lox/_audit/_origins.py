@@ -32,6 +32,7 @@ class Origins:
     def __init__(self, steps: Iterable[tuple[Step, Location]]) -> None:
         self._outside: dict[Value, Value] = {}
         self._scanned: dict[Value, Value] = {}
+        self._shared: dict[Value, Value] = {}
         self.inputs: set[Value] = set()
         for step, _ in steps:
             self.inputs.update(*(block.inputs for block in step.blocks))
@@ -42,6 +43,8 @@ class Origins:
                 for outer, inner, role in step.regions[0].inputs:
                     if role != "carry":
                         self._scanned.setdefault(inner, outer)
+                    if role == "in":
+                        self._shared.setdefault(inner, outer)
 
     def of(self, value: Value, through: Set[Any] = PASSING, *, loops: bool = False) -> Value:
         """The value that one is, before the calls and the operations of these primitives that it went through.
@@ -52,6 +55,14 @@ class Origins:
             loops: Whether it is followed out of and into scans too, to the array that it is a slice of, or a slice.
         """
         return self.met(value, through, loops=loops)[0]
+
+    def scanned(self, value: Value) -> Value | None:
+        """The array that a value is the slice of which the body of a scan gets, or None."""
+        return None if value in self._shared else self._scanned.get(value)
+
+    def shared(self, value: Value) -> Value | None:
+        """The value outside a scan that all its iterations get as this one, or None."""
+        return self._shared.get(value)
 
     def index(self, value: Value) -> Value:
         """An index, before those below zero are counted from the end."""

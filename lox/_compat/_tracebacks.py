@@ -77,6 +77,11 @@ def is_jacobian(names: Iterable[str]) -> bool:
     return any(name.startswith(("jacfwd.", "jacrev.")) for name in names)
 
 
+def maps(name: str) -> bool:
+    """Tell whether a function of JAX is the one that `jax.vmap` returns: LOX703."""
+    return name == "vmap.<locals>.vmap_f"
+
+
 def calls_jitted(file: str) -> bool:
     """Tell whether a file of JAX is the one that calls jitted functions: LOX705."""
     return PurePath(file).name == "pjit.py"

@@ -1229,3 +1229,190 @@ def policy_that_is_kept_random(policy, x, goal, key):
     action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
     log_prob = jnp.sum(-0.5 * ((action - mean) / jnp.exp(log_std)) ** 2 - log_std, axis=-1)
     return jnp.mean(0.2 * log_prob + jnp.abs(action - goal).sum(axis=-1))
+
+
+# -- LOX610, LOX619, LOX621: both sides of what one side is to be like -------------------------------------------------
+
+ATOMS = jnp.linspace(-10.0, 10.0, 21)
+CATEGORICAL = {"hidden": f32(4, 16), "bias": f32(16), "out": f32(16, 21)}
+
+
+def _onto_atoms(probabilities, reward, discount):
+    moved = jnp.clip(reward + discount * ATOMS, -10.0, 10.0)
+    near = jnp.clip(1.0 - jnp.abs(moved[None, :] - ATOMS[:, None]), 0.0, 1.0)
+    return near @ probabilities
+
+
+@wrong("LOX610", CATEGORICAL, f32(32, 4), f32(32, 4), f32(32), f32(32), differentiate="params")
+def categorical_values_whose_target_moves(params, obs, next_obs, reward, discount):
+    def loss(obs, next_obs, reward, discount):
+        target = _onto_atoms(jax.nn.softmax(_network(params, next_obs)), reward, discount)
+        return -jnp.dot(target, jax.nn.log_softmax(_network(params, obs)))
+
+    return jax.vmap(loss)(obs, next_obs, reward, discount).mean()
+
+
+@right("LOX610", CATEGORICAL, f32(32, 4), f32(32, 4), f32(32), f32(32), differentiate="params")
+def categorical_values_whose_target_is_stopped(params, obs, next_obs, reward, discount):
+    def loss(obs, next_obs, reward, discount):
+        target = _onto_atoms(jax.nn.softmax(_network(params, next_obs)), reward, discount)
+        return -jnp.dot(jax.lax.stop_gradient(target), jax.nn.log_softmax(_network(params, obs)))
+
+    return jax.vmap(loss)(obs, next_obs, reward, discount).mean()
+
+
+@wrong("LOX610", CATEGORICAL, f32(10, 32, 4), f32(10, 32, 4), f32(10, 32), f32(10, 32))
+def updates_by_a_divergence_from_values_that_move(params, obs, next_obs, reward, discount):
+    def loss(params, obs, next_obs, reward, discount):
+        later = jnp.exp(jax.nn.log_softmax(_network(params, next_obs)))
+        target = jax.vmap(_onto_atoms)(later, reward, discount)
+        return optax.kl_divergence(jax.nn.log_softmax(_network(params, obs)), target).mean()
+
+    def update(params, batch):
+        return _updated(params, jax.grad(loss)(params, *batch)), None
+
+    return jax.lax.scan(update, params, (obs, next_obs, reward, discount))[0]
+
+
+@right("LOX610", NETWORK, f32(32, 4), f32(32, 4), differentiate="params")
+def divergence_of_an_example_from_its_neighbor(params, x, near):
+    taught = jax.nn.softmax(_network(params, x))
+    return optax.kl_divergence(jax.nn.log_softmax(_network(params, near)), taught).mean()
+
+
+@right("LOX610", {"gate": f32(4, 3), "experts": f32(3, 4, 5)}, f32(32, 4), i32(32), f32(32), differentiate="params")
+def experts_that_a_gate_weighs(params, x, labels, weight):
+    gate = jax.nn.softmax(x @ params["gate"]) * weight[:, None]
+    logits = jax.nn.log_softmax(jnp.einsum("bi,eij->bej", x, params["experts"]))
+    chosen = jnp.take_along_axis(logits, labels[:, None, None], axis=-1)[..., 0]
+    return -jnp.mean(jnp.sum(gate * chosen, axis=-1))
+
+
+VIEWS = {"encoder": f32(4, 8), "bias": f32(8), "predictor": f32(8, 8), "decoder": f32(8, 4), "scale": f32()}
+
+
+def _encoded(params, x):
+    return jax.nn.relu(x @ params["encoder"] + params["bias"])
+
+
+def _unit(x):
+    return x / jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True) + 1e-6)
+
+
+@wrong("LOX619", VIEWS, f32(32, 4), f32(32, 4), differentiate="params")
+def two_views_that_move_towards_each_other(params, one, other):
+    predicted = _encoded(params, one) @ params["predictor"]
+    return 2.0 - 2.0 * jnp.mean(jnp.sum(_unit(predicted) * _unit(_encoded(params, other)), axis=-1))
+
+
+@right("LOX619", VIEWS, f32(32, 4), f32(32, 4), differentiate="params")
+def two_views_of_which_one_is_stopped(params, one, other):
+    predicted = _encoded(params, one) @ params["predictor"]
+    target = jax.lax.stop_gradient(_encoded(params, other))
+    return 2.0 - 2.0 * jnp.mean(jnp.sum(_unit(predicted) * _unit(target), axis=-1))
+
+
+@wrong("LOX619", VIEWS, KEY, f32(32, 4), differentiate="params")
+def two_noisy_views_whose_cosine_is_all(params, key, x):
+    one, other = (x + 0.1 * jax.random.normal(each, x.shape) for each in jax.random.split(key))
+    predicted = _encoded(params, one) @ params["predictor"]
+    decay = sum(jnp.sum(each**2) for each in jax.tree.leaves(params))
+    return -optax.cosine_similarity(predicted, _encoded(params, other), epsilon=1e-6).mean() + 1e-4 * decay
+
+
+@wrong("LOX619", VIEWS, f32(20, 16, 4), f32(20, 16, 4))
+def updates_of_latent_dynamics_alone(params, obs, next_obs):
+    def loss(params, obs, next_obs):
+        predicted = jnp.tanh(_encoded(params, obs) @ params["predictor"])
+        return optax.l2_loss(predicted, _encoded(params, next_obs)).mean()
+
+    def update(params, batch):
+        return _updated(params, jax.grad(loss)(params, *batch)), None
+
+    return jax.lax.scan(update, params, (obs, next_obs))[0]
+
+
+@right("LOX619", VIEWS, f32(16, 4), f32(16, 4), differentiate="params")
+def latent_dynamics_with_a_decoder(params, obs, next_obs):
+    encoded = _encoded(params, obs)
+    dynamics = jnp.mean((encoded @ params["predictor"] - _encoded(params, next_obs)) ** 2)
+    return dynamics + jnp.mean((encoded @ params["decoder"] - obs) ** 2)
+
+
+@right("LOX619", VIEWS, f32(16, 4), f32(16, 4), differentiate="params")
+def predicted_views_among_all_of_a_batch(params, one, other):
+    predicted = _unit(_encoded(params, one) @ params["predictor"])
+    scores = predicted @ _unit(_encoded(params, other)).T
+    return optax.softmax_cross_entropy_with_integer_labels(scores / 0.1, jnp.arange(16)).mean()
+
+
+@right("LOX619", VIEWS, f32(16, 4), f32(16, 4), differentiate="params")
+def two_views_that_are_kept_apart_by_their_variance(params, one, other):
+    first, second = _encoded(params, one) @ params["predictor"], _encoded(params, other)
+    spread = sum(jax.nn.relu(1.0 - jnp.sqrt(each.var(axis=0) + 1e-4)).mean() for each in (first, second))
+    return jnp.mean((first - second) ** 2) + spread
+
+
+@right("LOX619", NETWORK, f32(64, 4), differentiate="params")
+def residual_of_an_equation_without_data(params, x):
+    def field(at):
+        return _network(params, at)[0]
+
+    slope = jax.vmap(jax.grad(field))(x)[:, 0]
+    return jnp.mean((slope - jax.vmap(field)(x) ** 2) ** 2)
+
+
+MULTIPLIED = {"policy": NETWORK, "log_alpha": f32()}
+
+
+def _log_probability(params, obs, actions):
+    return jnp.take_along_axis(jax.nn.log_softmax(_network(params, obs)), actions[:, None], axis=1)[:, 0]
+
+
+@wrong("LOX621", MULTIPLIED, f32(32, 4), i32(32), f32(32), differentiate="params")
+def entropy_weight_whose_loss_moves_the_policy(params, obs, actions, q):
+    log_probability = _log_probability(params["policy"], obs, actions)
+    weight = jax.lax.stop_gradient(jnp.exp(params["log_alpha"]))
+    policy_loss = (weight * log_probability - jnp.exp(log_probability) * q).mean()
+    return policy_loss - (params["log_alpha"] * (log_probability - 2.0)).mean()
+
+
+@right("LOX621", MULTIPLIED, f32(32, 4), i32(32), f32(32), differentiate="params")
+def entropy_weight_whose_loss_moves_it_alone(params, obs, actions, q):
+    log_probability = _log_probability(params["policy"], obs, actions)
+    weight = jax.lax.stop_gradient(jnp.exp(params["log_alpha"]))
+    policy_loss = (weight * log_probability - jnp.exp(log_probability) * q).mean()
+    return policy_loss - (params["log_alpha"] * (jax.lax.stop_gradient(log_probability) - 2.0)).mean()
+
+
+@wrong("LOX621", MULTIPLIED, NETWORK, f32(32, 4), f32(32, 3))
+def updates_by_a_bound_that_moves_the_policy(params, old, obs, q):
+    def loss(params):
+        new, before = jax.nn.log_softmax(_network(params["policy"], obs)), jax.nn.softmax(_network(old, obs))
+        distance = jnp.sum(before * (jnp.log(before + 1e-6) - new), axis=-1).mean()
+        bound = jax.nn.softplus(params["log_alpha"])
+        policy_loss = jax.lax.stop_gradient(bound) * distance - jnp.mean(jnp.sum(jnp.exp(new) * q, axis=-1))
+        return policy_loss + bound * (0.01 - distance)
+
+    return _updated(params, jax.grad(loss)(params))
+
+
+@right("LOX621", MULTIPLIED, NETWORK, f32(32, 4), f32(32, 3))
+def updates_by_a_bound_with_a_loss_of_its_own(params, old, obs, q):
+    def loss(params):
+        new, before = jax.nn.log_softmax(_network(params["policy"], obs)), jax.nn.softmax(_network(old, obs))
+        distance = jnp.sum(before * (jnp.log(before + 1e-6) - new), axis=-1).mean()
+        bound = jax.nn.softplus(params["log_alpha"])
+        policy_loss = jax.lax.stop_gradient(bound) * distance - jnp.mean(jnp.sum(jnp.exp(new) * q, axis=-1))
+        return policy_loss + bound * (0.01 - jax.lax.stop_gradient(distance))
+
+    return _updated(params, jax.grad(loss)(params))
+
+
+@right("LOX621", {**VIEWS, "other": f32()}, f32(32, 4), f32(32), f32(32, 4), differentiate="params")
+def losses_weighed_by_learned_uncertainties(params, x, y, image):
+    encoded = _encoded(params, x)
+    regression = jnp.mean((encoded.sum(axis=-1) - y) ** 2)
+    reconstruction = jnp.mean((encoded @ params["decoder"] - image) ** 2)
+    losses = zip((regression, reconstruction), (params["scale"], params["other"]), strict=True)
+    return sum(jnp.exp(-uncertainty) * loss + uncertainty for loss, uncertainty in losses)

@@ -699,3 +699,96 @@ def likelihood_by_a_kernel_of_all_pairs_and_slopes_by_differences(scale, x, y, p
     around = jax.vmap(lambda p: jnp.sin(p + 1e-2 * jnp.eye(4)).sum(-1))(points)
     noisy = jnp.linalg.cholesky(kernel + jnp.diag(y**2) + (0.1 + y**2) * jnp.eye(25))
     return y @ jnp.linalg.solve(covariance, y) + jnp.linalg.slogdet(covariance)[1], around, noisy
+
+
+# -- LOX103: axes that were merged, and are split in another order -----------------------------------------------------
+
+PERCEPTRON = {"in": f32(6, 16), "bias": f32(16), "out": f32(16, 4)}
+
+
+def _perceptron(params, x):
+    return jax.nn.relu(x @ params["in"] + params["bias"]) @ params["out"]
+
+
+@wrong("LOX103", PERCEPTRON, {"red": f32(10, 6), "blue": f32(10, 6)}, jax.random.key(0))
+def actions_of_agents_that_are_split_by_environment(params, obs, key):
+    rows = jnp.concatenate([obs["red"][None], obs["blue"][None]]).reshape(20, 6)
+    actions = jax.random.categorical(key, _perceptron(params, rows)).reshape(10, 2)
+    return {name: actions[:, place] for place, name in enumerate(obs)}
+
+
+@wrong("LOX103", PERCEPTRON, f32(32, 8, 6), f32(32, 8))
+def values_of_rows_that_were_turned(params, obs, returns):
+    rows = jnp.swapaxes(obs, 0, 1).reshape(-1, 6)
+    values = jax.vmap(lambda row: _perceptron(params, row).max())(rows)
+    return jnp.mean((values.reshape(32, 8) - returns) ** 2)
+
+
+@wrong("LOX103", f32(3, 5, 12), f32(12, 7))
+def frames_of_films_in_another_order(films, weights):
+    count, frames, features = films.shape
+    pixels = jnp.einsum("nf,fo->no", films.reshape(count * frames, features), weights)
+    normal = (pixels - pixels.mean(axis=-1, keepdims=True)) / (pixels.std(axis=-1, keepdims=True) + 1e-6)
+    return normal.reshape(frames, count, 7).mean(axis=0)
+
+
+@right("LOX103", PERCEPTRON, {"red": f32(10, 6), "blue": f32(10, 6)}, jax.random.key(0))
+def actions_of_agents_that_are_split_by_agent(params, obs, key):
+    rows = jnp.stack([obs["red"], obs["blue"]]).reshape(20, 6)
+    actions = jax.random.categorical(key, _perceptron(params, rows)).reshape(2, 10)
+    return dict(zip(obs, actions, strict=True))
+
+
+@right("LOX103", PERCEPTRON, f32(32, 8, 6), f32(32, 8))
+def values_of_rows_that_are_turned_back(params, obs, returns):
+    rows = jnp.swapaxes(obs, 0, 1).reshape(-1, 6)
+    values = jax.vmap(lambda row: _perceptron(params, row).max())(rows)
+    return jnp.mean((values.reshape(8, 32).T - returns) ** 2)
+
+
+@right("LOX103", PERCEPTRON, f32(32, 8, 6), jax.random.key(0))
+def rows_that_are_shuffled_into_as_many_parts(params, obs, key):
+    rows = jax.random.permutation(key, obs.reshape(256, 6))
+    return jax.lax.map(lambda part: _perceptron(params, part).mean(), rows.reshape(8, 32, 6))
+
+
+@right("LOX103", PERCEPTRON, f32(32, 8, 6))
+def rows_in_as_many_parts_as_there_are_environments(params, obs):
+    num_minibatches = 8
+    rows = obs.reshape(-1, 6)
+    parts = rows.reshape(num_minibatches, rows.shape[0] // num_minibatches, 6)
+    return jax.lax.map(lambda part: _perceptron(params, part).mean(), parts)
+
+
+# -- LOX101: axes that were merged in another order --------------------------------------------------------------------
+
+
+@wrong("LOX101", PERCEPTRON, [f32(10, 6)] * 3, f32(10, 6))
+def agents_one_after_another_beside_states_that_are_repeated(params, obs, state):
+    rows = jnp.concatenate(obs)
+    states = jnp.repeat(state, len(obs), axis=0)
+    return _perceptron(params, rows) - jax.nn.relu(states @ params["in"])[:, :4]
+
+
+@wrong("LOX101", PERCEPTRON, f32(32, 8, 6), f32(32, 8), differentiate="params")
+def errors_of_rows_that_were_turned(params, obs, returns):
+    rows = obs.swapaxes(0, 1).reshape(-1, 6)
+    return jnp.square(_perceptron(params, rows).max(axis=-1) - returns.reshape(-1)).mean()
+
+
+@right("LOX101", PERCEPTRON, [f32(10, 6)] * 3, f32(10, 6))
+def agents_one_after_another_beside_states_of_each(params, obs, state):
+    rows = jnp.concatenate(obs)
+    states = jnp.tile(state, (len(obs), 1))
+    return _perceptron(params, rows) - jax.nn.relu(states @ params["in"])[:, :4]
+
+
+@right("LOX101", PERCEPTRON, f32(32, 8, 6), f32(32, 8), differentiate="params")
+def errors_of_rows_that_were_turned_with_their_returns(params, obs, returns):
+    rows, wanted = obs.swapaxes(0, 1).reshape(-1, 6), returns.T.reshape(-1)
+    return jnp.square(_perceptron(params, rows).max(axis=-1) - wanted).mean()
+
+
+@right("LOX101", f32(5), f32(7))
+def all_pairs_one_after_another(one, other):
+    return jnp.repeat(one, 7) * jnp.tile(other, 5), jnp.tile(one, 7) + jnp.repeat(other, 5)

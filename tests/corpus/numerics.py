@@ -1644,3 +1644,156 @@ def ranks_orders_and_random_places(x, y, key, grid):
     best = 0.1 * jnp.argsort(x)[0]
     inverse = jnp.zeros(50).at[order].set(jnp.arange(50.0)) / 49
     return jnp.corrcoef(one, other), gains, shuffled, best, inverse * grid
+
+
+# -- LOX820: parts that do not divide a ring ---------------------------------------------------------------------------
+
+
+@wrong("LOX820", {"obs": f32(1000, 4), "reward": f32(1000), "at": i32()}, {"obs": f32(64, 4), "reward": f32(64)})
+def transitions_that_do_not_divide_their_memory(memory, batch):
+    at = memory["at"]
+    obs = jax.lax.dynamic_update_slice(memory["obs"], batch["obs"], (at, 0))
+    reward = jax.lax.dynamic_update_slice_in_dim(memory["reward"], batch["reward"], at, axis=0)
+    return {"obs": obs, "reward": reward, "at": (at + 64) % memory["reward"].shape[0]}
+
+
+@wrong("LOX820", f32(2, 50, 3), f32(30, 2, 8, 3))
+def windows_that_do_not_divide_a_history(history, windows):
+    def write(history, numbered):
+        number, window = numbered
+        return jax.lax.dynamic_update_slice_in_dim(history, window, (number * 8) % 50, axis=1), history.mean()
+
+    return jax.lax.scan(write, history, (jnp.arange(30), windows))
+
+
+@wrong("LOX820", f32(6, 100), i32(6), f32(6, 12))
+def rings_of_many_series(rings, at, parts):
+    def write(ring, at, part):
+        return jax.lax.dynamic_update_slice(ring, part, (at,)), jnp.mod(at + part.shape[0], ring.shape[0])
+
+    return jax.vmap(write)(rings, at, parts)
+
+
+@right("LOX820", {"obs": f32(1024, 4), "reward": f32(1024), "at": i32()}, {"obs": f32(64, 4), "reward": f32(64)})
+def transitions_that_divide_their_memory(memory, batch):
+    at = memory["at"]
+    obs = jax.lax.dynamic_update_slice(memory["obs"], batch["obs"], (at, 0))
+    reward = jax.lax.dynamic_update_slice_in_dim(memory["reward"], batch["reward"], at, axis=0)
+    return {"obs": obs, "reward": reward, "at": (at + 64) % memory["reward"].shape[0]}
+
+
+@right("LOX820", f32(1000, 4), i32(), f32(64, 4))
+def transitions_whose_places_each_begin_anew(memory, at, batch):
+    places = (at + jnp.arange(64)) % memory.shape[0]
+    return memory.at[places].set(batch), (at + 64) % memory.shape[0]
+
+
+@right("LOX820", f32(1000, 4), i32(), f32(64, 4))
+def transitions_that_begin_anew_where_they_do_not_fit(memory, at, batch):
+    at = jnp.where(at + 64 > memory.shape[0], 0, at)
+    return jax.lax.dynamic_update_slice_in_dim(memory, batch, at, axis=0), at + 64
+
+
+@right("LOX820", f32(50, 3), i32(), f32(1, 3))
+def newest_keys_of_a_window(keys, at, key):
+    return jax.lax.dynamic_update_slice_in_dim(keys, key, at % 50, axis=0), at + 1
+
+
+# -- LOX612: labels that a causal model is given -----------------------------------------------------------------------
+
+WORDS = {"words": f32(40, 16), "layers": f32(3, 16, 16), "out": f32(16, 40)}
+RECURRENT = {"words": f32(40, 16), "hidden": f32(16, 16), "out": f32(16, 40)}
+
+
+def _decoded(params, tokens):
+    past = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), bool))
+
+    def layer(x, weights):
+        scores = jnp.einsum("btd,de,bse->bts", x, weights, x) / 4.0
+        return x + jax.nn.softmax(jnp.where(past, scores, -jnp.inf), axis=-1) @ x, None
+
+    return jax.lax.scan(layer, params["words"][tokens], params["layers"])[0] @ params["out"]
+
+
+def _read_in_turn(params, embedded):
+    def read(hidden, x):
+        hidden = jnp.tanh(hidden @ params["hidden"] + x)
+        return hidden, hidden @ params["out"]
+
+    return jax.lax.scan(read, jnp.zeros_like(embedded[0]), embedded)[1]
+
+
+def _losses(logits, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+@wrong("LOX612", WORDS, i32(4, 24), differentiate="params")
+def words_of_a_decoder_that_is_given_them(params, tokens):
+    return _losses(_decoded(params, tokens), tokens).mean()
+
+
+@wrong("LOX612", WORDS, i32(4, 24), i32(4), differentiate="params")
+def words_of_a_decoder_after_a_cut_of_both(params, tokens, lengths):
+    given, wanted = tokens[:, 1:], tokens[:, 1:]
+    inside = jnp.arange(23) < lengths[:, None]
+    logs = jax.nn.log_softmax(_decoded(params, given))
+    chosen = jnp.take_along_axis(logs, wanted[..., None], axis=-1)[..., 0]
+    return -jnp.sum(chosen * inside) / jnp.maximum(inside.sum(), 1)
+
+
+@wrong("LOX612", RECURRENT, i32(24, 4), differentiate="params")
+def letters_of_a_recurrent_network_that_reads_them(params, letters):
+    return _losses(_read_in_turn(params, params["words"][letters]), letters).mean()
+
+
+@wrong("LOX612", RECURRENT, i32(4, 24), differentiate="params")
+def letters_one_hot_of_each_sequence(params, letters):
+    def loss(letters):
+        one_hot = jax.nn.one_hot(letters, 40)
+        return -jnp.sum(jax.nn.log_softmax(_read_in_turn(params, one_hot @ params["words"])) * one_hot, axis=-1).mean()
+
+    return jax.vmap(loss)(letters).mean()
+
+
+@right("LOX612", WORDS, i32(4, 24), differentiate="params")
+def words_of_a_decoder_one_later(params, tokens):
+    return _losses(_decoded(params, tokens[:, :-1]), tokens[:, 1:]).mean()
+
+
+@right("LOX612", WORDS, i32(4, 24), differentiate="params")
+def words_of_a_decoder_whose_logits_are_cut(params, tokens):
+    return _losses(_decoded(params, tokens)[:, :-1], tokens[:, 1:]).mean()
+
+
+@right("LOX612", WORDS, i32(4, 24), differentiate="params")
+def words_of_a_decoder_that_begins_by_a_zero(params, tokens):
+    given = jnp.concatenate([jnp.zeros_like(tokens[:, :1]), tokens[:, :-1]], axis=1)
+    return _losses(_decoded(params, given), tokens).mean()
+
+
+@right("LOX612", WORDS, i32(4, 24), flags(4, 24), differentiate="params")
+def words_that_are_hidden_from_an_encoder(params, tokens, is_hidden):
+    embedded = params["words"][jnp.where(is_hidden, 39, tokens)]
+    mixed = embedded + jax.nn.softmax(embedded @ jnp.swapaxes(embedded, 1, 2), axis=-1) @ embedded
+    return jnp.sum(_losses(mixed @ params["out"], tokens) * is_hidden) / jnp.maximum(is_hidden.sum(), 1)
+
+
+@right("LOX612", RECURRENT, i32(24, 4), differentiate="params")
+def letters_of_a_recurrent_network_that_reads_those_before(params, letters):
+    embedded = params["words"][letters]
+    before = jnp.concatenate([jnp.zeros_like(embedded[:1]), embedded[:-1]], axis=0)
+    return _losses(_read_in_turn(params, before), letters).mean()
+
+
+@right("LOX612", RECURRENT, i32(24, 4), differentiate="params")
+def letters_that_are_kept_in_a_code(params, letters):
+    def read(hidden, x):
+        return jnp.tanh(hidden @ params["hidden"] + x), None
+
+    code, _ = jax.lax.scan(read, jnp.zeros((4, 16)), params["words"][letters])
+    return _losses(_read_in_turn(params, jnp.broadcast_to(code, (24, 4, 16))), letters).mean()
+
+
+@right("LOX612", RECURRENT, i32(24, 4), i32(24, 4), differentiate="params")
+def tags_of_the_letters_that_are_read(params, letters, tags):
+    return _losses(_read_in_turn(params, params["words"][letters]), tags).mean()

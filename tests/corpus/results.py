@@ -557,3 +557,73 @@ def matches_of_images_with_texts_and_of_texts_with_images(params, images, texts)
     of_images = jnp.trace(jax.nn.log_softmax(scores, axis=1))
     of_texts = jnp.trace(jax.nn.log_softmax(scores.T, axis=1))
     return -(of_images + of_texts) / 64
+
+
+# -- LOX431: what a loop trained, and what goes on in its place --------------------------------------------------------
+
+
+def _fitted(params, batches):
+    def fit(carry, x):
+        params, opt_state = carry
+        loss, slope = jax.value_and_grad(_loss)(params, x)
+        updates, opt_state = OPTIMIZER.update(slope, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return jax.lax.scan(fit, (params, OPTIMIZER.init(params)), batches)
+
+
+@wrong("LOX431", PARAMS, f32(10, 32, 8), f32(6, 32, 8))
+def losses_of_tests_with_the_first_parameters(params, batches, tests):
+    _, losses = _fitted(params, batches)
+    return losses, jax.lax.map(lambda x: _loss(params, x), tests)
+
+
+@wrong("LOX431", f32(8, 4), f32(10, 32, 8), f32(32, 8))
+def outputs_of_weights_before_they_were_fitted(weights, batches, x):
+    def fit(state, batch):
+        fitted, total = state
+        loss, slope = jax.value_and_grad(lambda w: jnp.square(batch @ w).mean())(fitted)
+        return (fitted - 0.1 * slope, total + loss), None
+
+    (_, total), _ = jax.lax.scan(fit, (weights, 0.0), batches)
+    return jnp.tanh(x @ weights), total
+
+
+@right("LOX431", PARAMS, f32(10, 32, 8), f32(6, 32, 8))
+def losses_of_tests_before_and_after(params, batches, tests):
+    (fitted, _), losses = _fitted(params, batches)
+    return losses, [jax.lax.map(lambda x, p=each: _loss(p, x), tests).mean() for each in (params, fitted)]
+
+
+@right("LOX431", PARAMS, f32(10, 32, 8), f32(10, 32, 8))
+def losses_of_two_orders_of_the_data(params, batches, others):
+    return [_fitted(params, each)[1] for each in (batches, others)]
+
+
+@wrong("LOX431", f32(6), f32(40, 6))
+def scales_by_statistics_that_are_not_carried(mean, rows):
+    def normalize(stats, row):
+        new_stats = 0.9 * stats + jnp.abs(row)
+        return stats, row / (new_stats + 1e-6)
+
+    return jax.lax.scan(normalize, mean, rows)
+
+
+@right("LOX431", f32(6), f32(40, 6))
+def scales_by_statistics_that_are_carried(mean, rows):
+    def normalize(stats, row):
+        new_stats = 0.9 * stats + jnp.abs(row)
+        return new_stats, row / (stats + 1e-6)
+
+    return jax.lax.scan(normalize, mean, rows)
+
+
+@right("LOX431", PARAMS, f32(12), f32(32, 8))
+def losses_of_steps_of_several_sizes(params, sizes, x):
+    slope = jax.grad(_loss)(params, x)
+
+    def probe(params, size):
+        new_params = jax.tree.map(lambda p, g: p - size * g, params, slope)
+        return params, _loss(new_params, x)
+
+    return jax.lax.scan(probe, params, sizes)[1]

@@ -1902,3 +1902,94 @@ def masses_that_are_kicked_by_both_forces(x, v, dt):
         return (x, v), x + x
 
     return jax.lax.scan(step, (x, v, _pull(x)), length=100)[1], jax.lax.scan(fall, (x, v), length=100)[1]
+
+
+# -- LOX212: loops that count down -------------------------------------------------------------------------------------
+
+
+@wrong("LOX212", f32(16, 16), f32(16))
+def substitution_from_the_last_row(upper, right_side):
+    last = right_side.shape[0] - 1
+
+    def row(i, x):
+        at = last - i
+        return x.at[at].set((right_side[at] - upper[at, at + 1] * x[at + 1]) / upper[at, at])
+
+    return jax.lax.fori_loop(0, last + 1, row, jnp.zeros(16))
+
+
+@wrong("LOX212", f32(24, 8), f32(24, 8), f32(24, 8))
+def returns_of_a_counter_that_is_turned(rewards, values, going_on):
+    def back(later, i):
+        t = rewards.shape[0] - i
+        later = rewards[t] + 0.99 * going_on[t] * (0.05 * values[t] + 0.95 * later)
+        return later, later
+
+    return jax.lax.scan(back, values[-1], jnp.arange(24))[1]
+
+
+@right("LOX212", f32(16, 16), f32(16))
+def substitution_from_the_row_before_the_last(upper, right_side):
+    last = right_side.shape[0] - 1
+
+    def row(i, x):
+        at = last - i
+        return x.at[at].set((right_side[at] - upper[at, at + 1] * x[at + 1]) / upper[at, at])
+
+    start = jnp.zeros(16).at[last].set(right_side[last] / upper[last, last])
+    return jax.lax.fori_loop(1, last + 1, row, start)
+
+
+@right("LOX212", f32(24, 8), f32(25, 8), f32(24, 8))
+def returns_with_a_value_after_the_last(rewards, values, going_on):
+    def back(i, carry):
+        later, returns = carry
+        t = rewards.shape[0] - 1 - i
+        later = rewards[t] + 0.99 * going_on[t] * (0.05 * values[t + 1] + 0.95 * later)
+        return later, returns.at[t].set(later)
+
+    return jax.lax.fori_loop(0, 24, back, (values[-1], jnp.zeros((24, 8))))[1]
+
+
+# -- LOX217: parts that overlap ----------------------------------------------------------------------------------------
+
+
+def _fitted_to(weights, x):
+    return weights - 0.1 * jax.grad(lambda w: jnp.square(x @ w).mean())(weights)
+
+
+@wrong("LOX217", f32(8), f32(640, 8))
+def minibatches_that_begin_one_row_later(weights, x):
+    size = 64
+
+    def fit(i, weights):
+        return _fitted_to(weights, jax.lax.dynamic_slice_in_dim(x, i, size))
+
+    return jax.lax.fori_loop(0, x.shape[0] // size, fit, weights)
+
+
+@wrong("LOX217", f32(5), f32(3, 96))
+def windows_of_signals_by_a_carried_counter(taps, signals):
+    def window(i, _):
+        part = jax.lax.dynamic_slice(signals, (0, i), (3, 12))
+        return i + 1, jnp.abs(jnp.fft.rfft(part)).mean() * taps.sum()
+
+    return jax.lax.scan(window, 0, None, length=signals.shape[1] // 12)[1]
+
+
+@right("LOX217", f32(8), f32(640, 8))
+def minibatches_that_begin_where_others_end(weights, x):
+    size = 64
+
+    def fit(i, weights):
+        return _fitted_to(weights, jax.lax.dynamic_slice_in_dim(x, i * size, size))
+
+    return jax.lax.fori_loop(0, x.shape[0] // size, fit, weights)
+
+
+@right("LOX217", f32(12), f32(96))
+def windows_at_each_place(taps, signal):
+    def window(i, _):
+        return i + 1, jax.lax.dynamic_slice(signal, (i,), (12,)) @ taps
+
+    return jax.lax.scan(window, 0, None, length=signal.shape[0] - 11)[1]

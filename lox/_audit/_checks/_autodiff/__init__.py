@@ -9,13 +9,14 @@ from lox._audit._checks._autodiff import (
     _named,
     _paths,
     _rules,
+    _sides,
     _signs,
     _singular,
     _spread,
     _stopped,
 )
 
-_OF_LOSSES = (_rules, _stopped, _named, _advantages, _signs, _spread, _compared)
+_OF_LOSSES = (_rules, _stopped, _named, _advantages, _sides, _signs, _spread, _compared)
 _ALL = (_paths, _singular, _missing, *_OF_LOSSES)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)

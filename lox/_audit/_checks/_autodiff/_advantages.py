@@ -90,7 +90,7 @@ def logits_of(node: Node, way: Way) -> set[Node]:
     found: set[Node] = set()
     met: set[Node] = set()
     sigmoids: Counter[Node] = Counter()
-    for place in _leading(node, way, _LIKELY):
+    for place in leading(node, way, _LIKELY):
         met.update(place.outputs)
         primitive, inputs = place.step.equation.primitive, place.inputs
         if primitive in primitives("log"):
@@ -99,11 +99,11 @@ def logits_of(node: Node, way: Way) -> set[Node]:
             sigmoids.update({_unsigned(each) for each in inputs if each in way.on})
         elif is_square(place):
             found |= _means(inputs[0], way)
-    normalized = {node for place in _leading(node, way, _LIKELY) for node in _normalized(place, way)}
+    normalized = {node for place in leading(node, way, _LIKELY) for node in _normalized(place, way)}
     return found | normalized & met | {node for node, count in sigmoids.items() if count > 1}
 
 
-def _leading(node: Node, way: Way, through: Set[Any]) -> Iterator[Place]:
+def leading(node: Node, way: Way, through: Set[Any]) -> Iterator[Place]:
     """The operations that a value comes out of, up to those that are none of some primitives, these included."""
     left = [node]
     seen: set[Node] = set()
@@ -124,12 +124,12 @@ def _leading(node: Node, way: Way, through: Set[Any]) -> Iterator[Place]:
 def probable(node: Node, way: Way) -> set[Node]:
     """The logits of what may be a probability: of a quotient of exponentials, or of a sigmoid."""
     found: set[Node] = set()
-    for place in _leading(node, way, _LIKELY - _EXPONENTS - primitives("reduce_sum")):
+    for place in leading(node, way, _LIKELY - _EXPONENTS - primitives("reduce_sum")):
         primitive = place.step.equation.primitive
         if primitive in primitives("logistic"):
             found.add(plain(place.inputs[0]))
         elif is_softmax(place):
-            found |= _logits(plain(place.inputs[0]).place)
+            found |= logits_within(plain(place.inputs[0]).place)
     return found
 
 
@@ -137,11 +137,11 @@ def _normalized(place: Place, way: Way) -> set[Node]:
     """The logits of a logarithm of a sum of exponentials, which is taken from them in a log probability."""
     if place.step.equation.primitive not in primitives("log"):
         return set()
-    before = _leading(place.inputs[0], way, primitives("abs", "reduce_sum", "broadcast_in_dim", "reshape", "squeeze"))
-    return set().union(*map(_logits, before))
+    before = leading(place.inputs[0], way, primitives("abs", "reduce_sum", "broadcast_in_dim", "reshape", "squeeze"))
+    return set().union(*map(logits_within, before))
 
 
-def _logits(place: Place | None) -> set[Node]:
+def logits_within(place: Place | None) -> set[Node]:
     """What an exponential is of, before the largest is taken off."""
     if place is None or place.step.equation.primitive not in primitives("exp"):
         return set()

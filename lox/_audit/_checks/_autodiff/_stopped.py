@@ -68,7 +68,7 @@ def bootstrapped(error: Node, way: Way) -> Node | None:
     # What is discounted beside the next value, as an entropy is, is of that.
     data = [term for term in found if way.is_data(term) and not term.discounted]
     moving = [term for term in found if term.node in way.on]
-    held = [term for term in found if _is_stopped(term.node) and term.node in way.touched]
+    held = [term for term in found if is_stopped(term.node) and term.node in way.touched]
     values = [term for term in (*moving, *held) if not term.discounted and not term.scaled]
     later = [term for term in moving if term.discounted]
     signs = {term.sign for term in later}
@@ -110,7 +110,7 @@ def _is_earlier(one: Node, other: Node) -> bool:
     return same and None not in starts and starts[0] < starts[1]
 
 
-def _is_stopped(node: Node) -> bool:
+def is_stopped(node: Node) -> bool:
     return node.place is not None and node.place.step.equation.primitive in primitives("stop_gradient")
 
 
@@ -155,7 +155,7 @@ def codes(audited: Audited) -> Iterator[Finding | Held]:
         error = plain(place.inputs[0]).place
         if error is None or not is_square(place) or error.step.equation.primitive not in primitives("sub"):
             continue
-        sides = [_unstopped(node) for node in error.inputs]
+        sides = [unstopped(node) for node in error.inputs]
         if any(_is_nearest(side) for side in sides) and set(sides) <= way.on:
             both = all(node in way.on for node in error.inputs)
             pairs.setdefault(frozenset(sides), []).append((place, both))
@@ -169,9 +169,9 @@ def codes(audited: Audited) -> Iterator[Finding | Held]:
             )
 
 
-def _unstopped(node: Node) -> Node:
+def unstopped(node: Node) -> Node:
     node = plain(node)
-    while _is_stopped(node) and node.place is not None:
+    while is_stopped(node) and node.place is not None:
         node = plain(node.place.inputs[0])
     return node
 

@@ -11,6 +11,7 @@ from lox._audit._checks._axes import (
     _images,
     _lengths,
     _meaning,
+    _merged,
     _permuted,
     _recurrences,
     _sizes,
@@ -29,5 +30,6 @@ KINDS = (
 )
 CHECKS = (
     *(*_meaning.CHECKS, *_crossed.CHECKS, *_diagonal.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS, *_permuted.CHECKS),
+    *_merged.CHECKS,
     *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS, *_batches.CHECKS, *_images.CHECKS),
 )

@@ -43,6 +43,16 @@ BEYOND = Kind(
     "Intervals of each index were computed from the length of the loop, and compared with the size of the axis.",
 )
 
+OVERLAPPING = Kind(
+    "LOX217",
+    "warning",
+    "A loop over parts of an array begins each part one element after the one before",
+    "Multiply the counter by the size of a part: jax.lax.dynamic_slice_in_dim(x, i * size, size); or scan "
+    "x.reshape(count, size, *x.shape[1:]).",
+    "Parts that loops read do not overlap, where there are as many as the array has.",
+    "The number of iterations was compared with the number of parts of that size in the array.",
+)
+
 
 def closed_over(audited: Audited) -> Iterator[Finding | Held]:
     """LOX210: in iteration i, the body reads nothing but element i of an array that it closes over."""
@@ -144,6 +154,25 @@ def _is_dropped(audited: Audited, scan: Scan, read: Read) -> bool:
     return bool(ends) and not any(results[end] in audited.live for end in ends)
 
 
+def overlapping(audited: Audited) -> Iterator[Finding]:
+    """LOX217: a loop has as many iterations as an array has parts, and the parts that it reads overlap."""
+    seen = set()
+    for scan, around, found in audited.once(all_reads):
+        for read in found.reads:
+            times, size = len(read.positions), read.array.shape[read.axis]
+            is_count = 1 < times == size // read.size and read.size > 1 and abs(read.positions.step) == 1
+            location = audited.lines[read.step]
+            location = location if is_users(location.file) else around
+            if is_count and not read.is_written and location not in seen:
+                seen.add(location)
+                yield OVERLAPPING.at(
+                    location,
+                    f"A loop reads {read.size} elements along axis {read.axis} of {_outside(scan, read.array).text} in "
+                    f"each of {times} iterations, as many as it has such parts, and begins each one element later: "
+                    f"only {times + read.size - 1} of {size} are read.",
+                )
+
+
 def declared_length(audited: Audited) -> Iterator[Finding | Held]:
     """LOX211: a scan over a counter is declared to go over an axis that is of another length."""
     if not any(is_declared(step.equation) for step, _ in audited.steps):
@@ -228,5 +257,5 @@ def _outside(scan: Scan, array: Value) -> Value:
     return next((value for value, inside in scan.consts if inside is array), array)
 
 
-KINDS = (CLOSED, DECLARED_LENGTH, BEYOND)
-CHECKS = (closed_over, declared_length, beyond)
+KINDS = (CLOSED, DECLARED_LENGTH, BEYOND, OVERLAPPING)
+CHECKS = (closed_over, declared_length, beyond, overlapping)

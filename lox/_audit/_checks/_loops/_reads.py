@@ -241,13 +241,16 @@ def _moved(step: Step, known: dict[Value, Positions]) -> Positions | None:
         position = known.get(one, (None,))[0]
         if position is not None and number is not None:
             return (position._replace(offset=position.offset + sign * number),)
+    number, position = _number(step.inputs[0]), known.get(step.inputs[1], (None,))[0]
+    if sign == -1 and number is not None and position is not None:
+        return (Position(position.counter, number - position.offset, -position.scale),)
     return None
 
 
 def _scaled(step: Step, known: dict[Value, Positions]) -> Positions | None:
     for one, other in (step.inputs, step.inputs[::-1]):
         number, position = _number(other), known.get(one, (None,))[0]
-        if position is not None and number is not None and number > 0:
+        if position is not None and number:
             return (Position(position.counter, position.offset * number, position.scale * number),)
     return None
 

@@ -16,7 +16,9 @@ from lox._audit._checks._numerics import (
     _poles,
     _promotions,
     _ranks,
+    _rings,
     _rolled,
+    _shifts,
     _squashed,
     _sums,
     _weights,
@@ -27,6 +29,7 @@ _ALL = (
     _dtypes,
     _sums,
     _promotions,
+    _rings,
     _integers,
     _exponentials,
     _squashed,
@@ -41,6 +44,7 @@ _ALL = (
     _zeros,
     _dropout,
     _rolled,
+    _shifts,
 )
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)

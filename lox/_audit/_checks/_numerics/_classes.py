@@ -59,7 +59,7 @@ def classes(audited: Audited) -> Iterator[Finding | Held]:
     for step, location in audited.of("mul", "gather"):
         if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
             continue
-        for choice in _choices(step, origins):
+        for choice in choices(step, origins):
             squash, axis = squash_of(choice.array, choice.axis, known, origins)
             if squash is None or axis is None or not _is_data(choice.labels, origins):
                 continue
@@ -125,7 +125,7 @@ def _over_batch(audited: Audited) -> Iterator[Finding]:
             )
 
 
-def _choices(step: Step, origins: Origins) -> Iterator[Choice]:
+def choices(step: Step, origins: Origins) -> Iterator[Choice]:
     """The choices by labels that a step makes: with indices, or as a product with one-hot vectors."""
     if step.equation.primitive in primitives("gather"):
         yield from _by_index(step, origins)

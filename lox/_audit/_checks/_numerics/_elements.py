@@ -29,6 +29,8 @@ _DEEP = 30
 def elements(value: Value, index: Index, origins: Origins, depth: int = _DEEP) -> Any:
     """The elements of an array at places, or None where they are not known."""
     value = origins.of(value, _SAME)
+    while (outside := origins.shared(value)) is not None:
+        value = origins.of(outside, _SAME)
     maker = value.maker
     if value.number is not None:
         return np.full(np.shape(index[0]) if index else (), value.number)

@@ -35,7 +35,7 @@ _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BOUNDS = primitives("lt", "le", "gt", "ge")
 _CONVERSIONS = primitives("convert_element_type")
 _READS = ("gather", "dynamic_slice")
-_WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
+WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
 
 
 class Most(NamedTuple):
@@ -64,11 +64,11 @@ class Access(NamedTuple):
 
 def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
     """LOX820: the numbers of an index get beyond the end of the axis."""
-    known, left_out = _Known(audited), audited.once(chosen_from)
-    for step, location in (*audited.of(*_READS), *audited.of(*_WRITES)):
+    known, left_out = Known(audited), audited.once(chosen_from)
+    for step, location in (*audited.of(*_READS), *audited.of(*WRITES)):
         if not is_users(location.file) or "transpose" in transformations(step.equation):
             continue
-        found = [text for access in _accesses(step, audited.origins) if (text := known.outside(step, access))]
+        found = [text for access in accesses(step, audited.origins) if (text := known.outside(step, access))]
         if found and (step.outputs[0] in left_out or _is_meant(step, location)):
             continue
         if found:
@@ -85,7 +85,7 @@ def beyond_classes(audited: Audited) -> Iterator[Finding | Held]:
             continue
         if not _makes_vectors(step):
             continue
-        known = _Known(audited) if known is None else known
+        known = Known(audited) if known is None else known
         for index, counter in (step.inputs, step.inputs[::-1]):
             made = made_by(audited.origins.of(counter, _LAYOUT), primitives("iota"))
             most = known.most(index) if made is not None else None
@@ -116,7 +116,7 @@ def _is_meant(step: Step, location: Location) -> bool:
     return any("mode=" in line for line in lines_in(location.file)[first - 1 : last])
 
 
-def _accesses(step: Step, origins: Origins) -> Iterator[Access]:
+def accesses(step: Step, origins: Origins) -> Iterator[Access]:
     """Where a step reads or writes."""
     params, shape = step.equation.params, step.inputs[0].shape
     if step.equation.primitive in primitives("dynamic_slice", "dynamic_update_slice"):
@@ -147,7 +147,7 @@ def _written(step: Step, axis: int) -> int:
     return int(step.inputs[2].shape[numbers.update_window_dims[windows.index(axis)]])
 
 
-class _Known:
+class Known:
     """What is known of the numbers of indices."""
 
     def __init__(self, audited: Audited) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -166,16 +166,23 @@ def parts_of(mask: Mask, origins: Origins) -> Iterator[tuple[Value, int | None, 
 
 def laid_out(value: Value, axis: int | None, origins: Origins) -> tuple[Value, int | None]:
     """A value before it was laid out, and its axis there that is one of it; None where it is the same along that."""
+    return laid_out_in(value, axis, (), origins)[:2]
+
+
+def laid_out_in(
+    value: Value, axis: int | None, calls: Sequence[Step], origins: Origins
+) -> tuple[Value, int | None, tuple[Step, ...]]:
+    """The same for a value that is met in calls, and the calls that the value before is met in."""
     while True:
-        value = origins.of(value, _SAME)
+        value, calls = origins.met(value, _SAME, calls)
         maker = value.maker
         if maker is None or maker.equation.primitive not in LAID_OUT | primitives("transpose"):
-            return value, axis
+            return value, axis, calls
         if maker.equation.primitive in primitives("transpose"):
             axis = None if axis is None else maker.equation.params["permutation"][axis]
         elif axis is not None:
             before = axes_before(maker)
             if before is None:
-                return value, axis
+                return value, axis, calls
             axis = before[axis]
         value = maker.inputs[0]

@@ -130,17 +130,23 @@ def _place(value: Value, origins: Origins) -> tuple[Value, list[int]]:
 def _is_causal(mask: Mask, origins: Origins) -> bool:
     """Say whether a mask is made of constants, and keeps what is before a query alone."""
     parts = [*parts_of(mask, origins)]
-    for condition, axis, truth in parts:
-        queries = other_axis(condition, axis) if axis is not None else None
-        if axis is None or queries is None:
-            return False
-        last = np.array([0, condition.shape[axis] - 1])
-        keeps = kept(
-            condition, (queries, axis), truth, origins, np.minimum(last, condition.shape[queries] - 1), last[::-1]
-        )
-        if keeps is None or keeps[0] or not keeps[1]:
-            return False
-    return bool(parts)
+    return bool(parts) and all(keeps_past(*part, origins) for part in parts)
+
+
+def keeps_past(condition: Value, axis: int | None, truth: int, origins: Origins) -> bool:
+    """Say whether a part of a mask is made of constants, and keeps what is before a query alone."""
+    queries = None if axis is None else (other_axis(condition, axis) or _last_alike(condition, axis))
+    if axis is None or queries is None:
+        return False
+    last = np.array([0, condition.shape[axis] - 1])
+    keeps = kept(condition, (queries, axis), truth, origins, np.minimum(last, condition.shape[queries] - 1), last[::-1])
+    return keeps is not None and not keeps[0] and bool(keeps[1])
+
+
+def _last_alike(condition: Value, axis: int) -> int | None:
+    """The last other axis, of queries, that is as long as that of the keys; those before are of a batch."""
+    long = [place for place, size in enumerate(condition.shape) if size == condition.shape[axis] and place != axis]
+    return long[-1] if long else None
 
 
 def _sources(found: Attention, origins: Origins) -> set[Value]:

@@ -100,7 +100,8 @@ class Draws(Forward[Mark]):
     """What is drawn in a program.
 
     Attributes:
-        shared: What all batch elements of a vmap share, where it meets what each batch element has of its own.
+        shared: What all batch elements of a vmap share, and the steps, the outermost first, in the last of
+            which it meets what each has of its own.
         constant: What is drawn from a constant key outside loops, where it meets the arguments.
         beside: What is drawn so, where it meets arguments together with what is drawn from a key among them.
         copied: What is drawn once for all batch elements of a vmap that takes nothing else, and is a result of each.
@@ -111,13 +112,14 @@ class Draws(Forward[Mark]):
 
     def __init__(self, program: Block, locations: Mapping[Step, Location], live: Set[Value]) -> None:
         self._locations, self._live = locations, live
-        self.shared: dict[Draw, None] = {}
+        self.shared: dict[Draw, tuple[Step, ...]] = {}
         self.constant: dict[Draw, None] = {}
         self.beside: dict[Draw, None] = {}
         self.copied: dict[Draw, None] = {}
         self.keyed = False
         self._seen: dict[object, list[Mark]] = {}
         self._mapped, self._looped = False, False
+        self._around: list[Step] = []
         marks = [Mark(given=not is_keyed(value.aval), keyed=is_keyed(value.aval)) for value in program.inputs]
         results = self._through(program, marks, False, False)
         self.keyed |= any(mark.keyed for mark in results)
@@ -141,7 +143,9 @@ class Draws(Forward[Mark]):
             names = transformations(step.equation)
             self._mapped = mapped or ("vmap" in names and not _differentiates(step))
             self._looped = looped
+            self._around.append(step)
             found = self.through(step, [read(value) for value in step.inputs])
+            self._around.pop()
             if "transpose" in names:
                 found = [dataclasses.replace(mark, derived=True) for mark in found]
             known.update(zip(step.outputs, found, strict=True))
@@ -206,7 +210,7 @@ class Draws(Forward[Mark]):
                         continue
                     of_itself = other.derived and draw.location in other.past  # Parameters that start alike.
                     if draw.shared and _size(value) > draw.size and not of_itself:
-                        self.shared[draw] = None
+                        self.shared.setdefault(draw, tuple(self._around))
                     is_noise = not draw.folded or self._is_mask(step, draw, given)
                     if draw.constant and is_noise and other.given and not other.derived and value.shape:
                         self.constant[draw] = None

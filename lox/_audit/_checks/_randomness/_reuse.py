@@ -14,7 +14,7 @@ from lox._audit._checks._randomness._key_uses import Reuse, Use
 from lox._audit._checks._randomness._keys import KeyFlow, flow_of
 from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, Location, column_of, is_internal, transformations
+from lox._audit._location import NOWHERE, Location, column_of, is_internal, mapped_at, transformations
 from lox._audit._program import Block, Step, is_call
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
@@ -112,15 +112,23 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
     yield from _returned(audited, flow, locations)
 
 
+def draws_of(audited: Audited) -> Draws:
+    """What is drawn in a program, and what it meets."""
+    return Draws(audited.program, audited.lines, audited.live)
+
+
 def drawn(audited: Audited) -> Iterator[Finding | Held]:
     """LOX703 and LOX704: what is drawn for one batch element of a vmap or for one call is drawn for all."""
     if not audited.has("random_bits", "random_gamma"):
         return
-    draws = Draws(audited.program, audited.lines, audited.live)
-    for draw in draws.shared:
+    draws = audited.once(draws_of)
+    for draw, around in draws.shared.items():
+        called = (mapped_at(step.equation) for step in reversed(around))
+        location = next(filter(None, called), draw.location)
+        where = "here" if str(location) == str(draw.location) else f"in {draw.location}"
         yield SHARED.at(
-            draw.location,
-            "All batch elements of a vmap draw from one key here, and use the numbers with data of their own.",
+            location,
+            f"All batch elements of a vmap draw from one key {where}, and use the numbers with data of their own.",
         )
     for draw in draws.copied:
         yield SHARED.at(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._randomness._key_arrays import DRAWS
-from lox._audit._checks._randomness._reuse import SHARED
+from lox._audit._checks._randomness._reuse import SHARED, draws_of
 from lox._audit._findings import Finding
 from lox._audit._forward import Forward
 from lox._audit._labels import has_rule
@@ -58,10 +58,10 @@ def rows(audited: Audited) -> Iterator[Finding]:
     """LOX703: noise is drawn for one row of a batch, and broadcast to all of them."""
     if not audited.has("random_bits", "random_gamma"):
         return
-    told = set[Step]()
+    told, shared = set[Step](), {draw.location for draw in audited.once(draws_of).shared}
     for draw, text in _Rows(audited).found.items():
         location = audited.lines.get(draw)
-        if location is not None and draw not in told and is_users(location.file):
+        if location is not None and draw not in told and location not in shared and is_users(location.file):
             told.add(draw)
             yield SHARED.at(location, text)
 

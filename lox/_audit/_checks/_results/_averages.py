@@ -14,7 +14,7 @@ from lox._audit._checks._results._dropped import statements
 from lox._audit._checks._results._lost import kept
 from lox._audit._checks._results._replaced import found as old_ones
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import is_users, transformations
+from lox._audit._location import applied_at, is_users, transformations
 from lox._audit._loops import loop_of
 from lox._audit._origins import FLOWS
 from lox._audit._program import NAMELESS, Step, Value
@@ -43,7 +43,7 @@ def lost(audited: Audited) -> Iterator[Finding | Held]:
     returned = {audited.origins.of(value, FLOWS) for value in _returned(audited)} if found else set()
     replaced = {root for step, _, root in found if not returned.isdisjoint(step.outputs)}
     told: set[tuple[str, int]] = set()
-    for _, location, root in found:
+    for step, location, root in found:
         of_library, here = location.caller is not None, (location.of_user.file, location.of_user.line)
         is_old = root in returned - replaced and (of_library or audited.differentiates or root not in living)
         if is_old and (audited.once(_is_said) or here in audited.once(_dropping)):
@@ -54,7 +54,9 @@ def lost(audited: Audited) -> Iterator[Finding | Held]:
             told.add(here)
             how = "the old one is returned" if is_old else "nothing depends on it"
             of = "what a loop carries" if root.called == NAMELESS else f"'{root.called}'"
-            yield LOST.at(location, f"A moving average of {of} is computed here, and {how}.")
+            applied = applied_at(step.equation)
+            where = "here" if applied is None else f"in {location.of_user}"
+            yield LOST.at(applied or location, f"A moving average of {of} is computed {where}, and {how}.")
 
 
 def _is_said(audited: Audited) -> bool:

@@ -32,6 +32,8 @@ _CHANGED = re.compile(
 
 _MOMENT = re.compile(r"m|v|mu|nu|h|c|(?:\w+_)?(?:mom\w*|vel\w*|ema\w*|stats?|state|hidden|memory|carry|buffer|count)")
 """Names of what one step hands to the next one."""
+_STATISTIC = re.compile(r"(?:\w+_)?(?:ema\w*|stats?|statistics|moments?|averages?|buffer|memory|count(er)?)")
+"""Names of what gathers what all steps give: nobody tries several steps from the same one."""
 _TRAINED = re.compile(r"(?:\w+_)?(?:params?|weights?|theta)|w|p")
 
 _OF_ARRAYS = {"T", "mT", "at"}
@@ -101,7 +103,7 @@ def kept(audited: Audited) -> Iterator[Finding]:
     """LOX431: what `update...(old, ...)` gives is used, and the old one is returned; or that of `new_old` is."""
     for source in sources(audited):
         for each in bindings(source) if not only_looks(source) else ():
-            path = _updated(each) or _renewed(source, each)
+            path = _updated(each) or _renewed(source, each) or _remembered(source, each)
             if path is None or path[0] == each.name or not Passed(source, each.node).has(path):
                 continue
             is_whole = _updated(each) is not None and _is_returned(source, each.name)
@@ -126,6 +128,22 @@ def _renewed(source: Source, new: Binding) -> Path | None:
         return None
     others = [each for each, old in pairs if old is not None and old != path]
     return path if any(Passed(source, each.node).has((each.name,)) for each in others) else None
+
+
+def _remembered(source: Source, new: Binding) -> Path | None:
+    """The argument of the body of a scan that a name says to be the new one of, if that is for the next iteration."""
+    given = {each.arg for each in source.node.args.args[:1]}
+    given |= {each.name for each in bindings(source) if path_of(each.value) in {(name,) for name in given}}
+    path = _argument(new, {name for name in given if _STATISTIC.fullmatch(name)})
+    return path if path is not None and new.name in read_names(source.node) and _is_scanned(source) else None
+
+
+def _is_scanned(source: Source) -> bool:
+    """Say whether the function that another one is written in gives that to a scan."""
+    around = ast.walk(source.parents[0]) if source.parents else ()
+    calls = (each for each in around if isinstance(each, ast.Call) and each.args)
+    names = ((path_of(each.func) or ("",), path_of(each.args[0])) for each in calls)
+    return any(path[-1] == "scan" and name == (source.code.co_name,) for path, name in names)
 
 
 def _argument(new: Binding, arguments: set[str]) -> Path | None:
