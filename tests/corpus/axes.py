@@ -792,3 +792,10 @@ def errors_of_rows_that_were_turned_with_their_returns(params, obs, returns):
 @right("LOX101", f32(5), f32(7))
 def all_pairs_one_after_another(one, other):
     return jnp.repeat(one, 7) * jnp.tile(other, 5), jnp.tile(one, 7) + jnp.repeat(other, 5)
+
+
+@right("LOX104", f32(16, 4), f32(4, 1), f32(16), axes={"x": ("batch", None), "wanted": ("batch",)})
+def order_of_all_pairs_of_a_batch(x, w, wanted):
+    scores = x @ w
+    gaps = scores - jnp.squeeze(scores, -1)
+    return jnp.mean(jax.nn.softplus(-gaps * jnp.sign(wanted[:, None] - wanted)))

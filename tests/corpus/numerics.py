@@ -1797,3 +1797,20 @@ def letters_that_are_kept_in_a_code(params, letters):
 @right("LOX612", RECURRENT, i32(24, 4), i32(24, 4), differentiate="params")
 def tags_of_the_letters_that_are_read(params, letters, tags):
     return _losses(_read_in_turn(params, params["words"][letters]), tags).mean()
+
+
+@right("LOX812", jax.random.key(0), f32(20, 8))
+def words_that_are_drawn_by_their_chances(key, logits):
+    chances = jax.nn.softmax(logits, axis=-1)
+    drawn = jax.random.categorical(key, jnp.log(chances))
+    return drawn, chances
+
+
+@right("LOX801", image(10, 16, 16))
+def distances_of_frames(frames):
+    return jnp.maximum(frames[1:], frames[:-1]) - jnp.minimum(frames[1:], frames[:-1])
+
+
+@wrong("LOX801", image(10, 16, 16))
+def distances_of_frames_by_a_difference(frames):
+    return jnp.abs(frames[1:] - frames[:-1])

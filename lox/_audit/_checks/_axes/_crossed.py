@@ -41,9 +41,9 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         arrays = [value for value in step.inputs if value.shape]
         made = [value for value in arrays if _is_made_for(value, step) and not _keeps_axes(value)]
         others = [value for value in arrays if value not in made and not _is_expanded(value)]
-        if made and others:
-            yield from _labelled(made, others, location)
-            pairs = itertools.product(made, others)
+        pairs = [*itertools.product(made, others)]
+        if all(audited.origins.of(one, _LAID_OUT) is not audited.origins.of(other, _LAID_OUT) for one, other in pairs):
+            yield from _labelled(made, others, location)  # Else all pairs of one array are meant.
             paired += [(location, one, other, step.outputs[0]) for one, other in pairs if _are_crossed(one, other)]
     yield from _unlabelled(paired, audited)
     yield from _chosen(audited)

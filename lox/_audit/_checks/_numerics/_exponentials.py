@@ -295,7 +295,9 @@ def chosen_from(audited: Audited) -> set[Value]:
         if step.equation.primitive in primitives("select_n"):
             if not all(made_by(audited.origins.of(case, _NEGATED), _LOGARITHMS) for case in step.inputs[1:]):
                 chosen.update(step.inputs[1:])
-        elif step.equation.primitive in _TAKEN_ALONG and step.outputs[0] in chosen:
+        elif step.equation.primitive in primitives("argmax") or (
+            step.equation.primitive in _TAKEN_ALONG and step.outputs[0] in chosen
+        ):
             chosen.update(step.inputs)
         for block in step.blocks:
             of = zip(block.inputs, step.inputs, strict=False) if len(step.blocks) == 1 else ()

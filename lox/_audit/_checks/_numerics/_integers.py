@@ -15,7 +15,7 @@ from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import call, is_users
 from lox._audit._loops import scans
 from lox._audit._origins import PASSING, Origins
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, alike
 from lox._audit._ranges import exact_range
 from lox._audit._rules import primitives
 from lox._audit._written import arithmetic, conversion, counting, is_written
@@ -246,9 +246,11 @@ def _added(before: Value, after: Value, origins: Origins) -> tuple[Step, Interva
 def _is_ordered(step: Step) -> bool:
     """Say whether a step subtracts the lesser of two from the larger."""
     larger, lesser = (value.maker for value in step.inputs)
-    if larger is None or lesser is None or {*larger.inputs} != {*lesser.inputs}:
+    if larger is None or lesser is None:
         return False
-    return larger.equation.primitive in primitives("max") and lesser.equation.primitive in primitives("min")
+    if larger.equation.primitive not in primitives("max") or lesser.equation.primitive not in primitives("min"):
+        return False
+    return any(all(map(alike, larger.inputs, pair)) for pair in (lesser.inputs, lesser.inputs[::-1]))
 
 
 def _known(step: Step) -> bool:
