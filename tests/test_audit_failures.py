@@ -103,3 +103,15 @@ def chosen(which, i):
 )
 def test_an_index_that_is_one_of_three_is_audited(read):
     assert not lox.audit(read)(TABLE, INDICES).issues
+
+
+def test_no_check_fails_for_a_mask_that_is_a_product_with_one_number():
+    def likelihood(coefficients):
+        roots = jnp.roots(jnp.append(coefficients, 1.0), strip_zeros=False)
+        real = jnp.abs(roots.imag) < 1e-6
+        paired = ~real * (jnp.cumsum(~real) * ~real) % 2
+        ratios = roots.real / jnp.where(real, 1.0, roots.imag) * paired
+        return jnp.diag(ratios[:-1], k=1).sum()
+
+    report = lox.audit(likelihood, differentiate="coefficients")(jnp.array([1.1, 1.3]))
+    assert not [each for each in report.warnings if each.code == "LOX000"]

@@ -24,6 +24,11 @@ def is_written(equation: Any, as_in: Callable[[], Functions]) -> bool:
     return locate(equation) != NOWHERE and _inside(equation) <= as_in()
 
 
+def is_squaring(equation: Any) -> bool:
+    """Whether a product is one of `jnp.power` for integers, which squares more often than it uses the squares."""
+    return any(function == "power" for _, function in _inside(equation))
+
+
 def _inside(equation: Any) -> Functions:
     """The functions of JAX, lox and Python through which an equation came about."""
     traceback = equation.source_info.traceback

@@ -40,7 +40,10 @@ _JAX = f"{PurePath(jax.__file__).parent}{os.sep}"
 _DERIVATIVES = f"{_JAX}_src{os.sep}interpreters{os.sep}ad.py"
 _CHECKPOINTS = f"{_JAX}_src{os.sep}ad_checkpoint.py"
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
-_SCIPY = f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}"
+_SCIPY = (
+    f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}",
+    inspect.unwrap(jax.scipy.special.logsumexp).__code__.co_filename,
+)
 _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
 
 

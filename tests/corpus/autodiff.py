@@ -1416,3 +1416,9 @@ def losses_weighed_by_learned_uncertainties(params, x, y, image):
     reconstruction = jnp.mean((encoded @ params["decoder"] - image) ** 2)
     losses = zip((regression, reconstruction), (params["scale"], params["other"]), strict=True)
     return sum(jnp.exp(-uncertainty) * loss + uncertainty for loss, uncertainty in losses)
+
+
+@right("LOX607", f32(5), differentiate="x")
+def curvature_along_a_direction(x):
+    gradient = jax.grad(jax.scipy.special.logsumexp)
+    return jnp.sum(jax.jvp(gradient, (x,), (x,))[1] ** 2)

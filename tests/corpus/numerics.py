@@ -1814,3 +1814,8 @@ def distances_of_frames(frames):
 @wrong("LOX801", image(10, 16, 16))
 def distances_of_frames_by_a_difference(frames):
     return jnp.abs(frames[1:] - frames[:-1])
+
+
+@right("LOX801", f32())
+def powers_of_three(x):
+    return jnp.cos(jnp.power(3, jnp.arange(12)) * x)

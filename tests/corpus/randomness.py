@@ -1125,3 +1125,11 @@ def walks_that_accept_on_the_scale_of_the_ratio(key, x):
 
     keys = jax.random.split(key, (4, 100))
     return [jax.lax.scan(each, x, own) for each, own in zip((step, by_rejection, by_chance, by_energy), keys)]
+
+
+@right("LOX703", KEY, f32(3), f32(3, 3))
+def sums_of_noise_that_rows_weigh(key, weights, transition):
+    def step(state, noise):
+        return transition @ state + jnp.outer(weights, noise), state
+
+    return jax.lax.scan(step, jnp.zeros((3, 5)), jax.random.normal(key, (12, 5)))[1]

@@ -18,7 +18,7 @@ from lox._audit._origins import PASSING, Origins
 from lox._audit._program import Step, Value, alike
 from lox._audit._ranges import exact_range
 from lox._audit._rules import primitives
-from lox._audit._written import arithmetic, conversion, counting, is_written
+from lox._audit._written import arithmetic, conversion, counting, is_squaring, is_written
 from lox._compat import _tracebacks as tracebacks
 
 WRAPS = Kind(
@@ -87,6 +87,8 @@ def wraps(audited: Audited) -> Iterator[Finding | Held]:
             continue
         if step.equation.primitive in primitives("sub") and (frozenset(step.inputs) in compared or _is_ordered(step)):
             continue  # It is known which one is larger.
+        if step.equation.primitive in primitives("mul") and is_squaring(step.equation):
+            continue
         exact, dtype = exact_range(step), step.outputs[0].aval.dtype
         if step.equation.primitive in _TOTALS and dtype.itemsize > 2:
             continue  # All being as large as they can be is no case to reckon with.

@@ -173,6 +173,7 @@ def laid_out_in(
     value: Value, axis: int | None, calls: Sequence[Step], origins: Origins
 ) -> tuple[Value, int | None, tuple[Step, ...]]:
     """The same for a value that is met in calls, and the calls that the value before is met in."""
+    axis = axis if value.shape else None
     while True:
         value, calls = origins.met(value, _SAME, calls)
         maker = value.maker

@@ -239,7 +239,9 @@ class _Rows(Forward[Mark]):
     def _shift(self, step: Step, facts: Sequence[Mark]) -> None:
         """Notes normal noise along the last axis, that is added to what a network gives for each row."""
         for noise in facts[0].noises | facts[1].noises if self._is_plain(step) else ():
-            for value, other in zip(step.inputs, facts, strict=True):
+            for place, (value, other) in enumerate(zip(step.inputs, facts, strict=True)):
+                if self._is_weighed(step.inputs[1 - place]):
+                    continue
                 is_row = noise.varies == {1} and len(value.shape) == 2 and min(value.shape) > 1
                 if not is_row or other.noises or other.is_projected or "normal" not in call(noise.draw.equation)[1:]:
                     continue
@@ -249,6 +251,12 @@ class _Rows(Forward[Mark]):
                         f"What is drawn here is added to {value.text}, and is the same for all of its "
                         f"{value.shape[0]} rows.",
                     )
+
+    def _is_weighed(self, value: Value) -> bool:
+        """Say whether a value is a product with a number for each row, as in an outer product."""
+        made = self._audited.origins.of(value, _SAME - primitives("broadcast_in_dim")).maker
+        is_product = made is not None and made.equation.primitive in primitives("mul")
+        return made is not None and is_product and any(_differs_by_row(factor) for factor in made.inputs)
 
     def _repeat(self, step: Step, mark: Mark) -> None:
         """Notes one random number that is repeated."""
@@ -283,6 +291,15 @@ def _label(value: Value, noise: Noise) -> str | None:
         if size != 1 and axis not in noise.varies and isinstance(label, str) and _ROWS.fullmatch(label):
             return label
     return None
+
+
+def _differs_by_row(value: Value) -> bool:
+    """Say whether a value was repeated along other axes than that of its rows."""
+    maker = value.maker
+    if maker is None or maker.equation.primitive not in primitives("broadcast_in_dim") or not maker.inputs:
+        return False
+    kept = maker.equation.params["broadcast_dimensions"]
+    return 0 in kept and maker.inputs[0].shape[kept.index(0)] > 1 and value.shape != maker.inputs[0].shape
 
 
 def _long(shape: Sequence[int]) -> frozenset[int]:
