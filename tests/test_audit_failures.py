@@ -113,5 +113,6 @@ def test_no_check_fails_for_a_mask_that_is_a_product_with_one_number():
         ratios = roots.real / jnp.where(real, 1.0, roots.imag) * paired
         return jnp.diag(ratios[:-1], k=1).sum()
 
-    report = lox.audit(likelihood, differentiate="coefficients")(jnp.array([1.1, 1.3]))
-    assert not [each for each in report.warnings if each.code == "LOX000"]
+    with jax.numpy_dtype_promotion("standard"):
+        report = lox.audit(likelihood, differentiate="coefficients")(jnp.array([1.1, 1.3]))
+    assert not report.at_least("warning")
