@@ -6,6 +6,6 @@ outermost function around the mistake, with a code that the mended twin does not
 near miss or a public function counts as an alarm. `--list` prints each finding, `--check` checks the programs without
 auditing them, `--only TEXT` takes some cases, `--no-public` and `--no-cases` leave out a part.
 
-Whoever writes checks does not read the programs of the second set: what they measure would be spent. Those of the first
-set were audited five times, and may be read from now on.
+Whoever writes checks does not read the programs of a set that has not been audited: what they measure would be spent. A
+set is audited once, and then opened. All four are open now.
 """
