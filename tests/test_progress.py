@@ -291,7 +291,7 @@ def test_nested_loops_have_bars_when_a_label_names_them(told):
 
 def test_the_forward_pass_has_bars_and_the_backward_pass_where_it_is_inside(told):
     jax.grad(lox.progress(with_backward_rule))(0.7)
-    assert runs_of(told) == [("rule/scan", 7), ("backward/scan", 4)]
+    assert runs_of(told) == [("rule/scan", 7), ("backward/rule/scan", 4)]
     told.clear()
     jax.grad(total(lox.progress(scanned)))(0.7)
     assert runs_of(told) == [("scan", 7)]
