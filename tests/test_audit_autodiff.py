@@ -49,7 +49,7 @@ def arrays(case, fill):
 
 
 def places(case):
-    """Which arguments the program is audited for."""
+    """The numbers of the arguments that a program is differentiated by."""
     names = case.options.get("differentiate", ())
     names = (names,) if isinstance(names, str) else names
     return tuple(list(inspect.signature(case.fun).parameters).index(name) for name in names) or (0,)
@@ -75,7 +75,7 @@ def is_infinite(case, fill):
 
 
 def is_infinite_with_gaps(case, fill):
-    """Whether a derivative is not finite although the loss is, where each array of data has an entry that is NaN."""
+    """Whether data with one NaN in each array give a finite loss and a derivative that is not finite."""
 
     def with_gap(array):
         is_real = jnp.issubdtype(array.dtype, jnp.floating)

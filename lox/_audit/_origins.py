@@ -57,7 +57,7 @@ class Origins:
         return self.met(value, through, loops=loops)[0]
 
     def scanned(self, value: Value) -> Value | None:
-        """The array that a value is the slice of which the body of a scan gets, or None."""
+        """The array outside a scan whose slices the body gets as this value, or None."""
         return None if value in self._shared else self._scanned.get(value)
 
     def shared(self, value: Value) -> Value | None:

@@ -169,8 +169,16 @@ class Computations:
 def _text(equation: Any) -> str | None:
     """What a function with a rule computes, if it is short."""
     jaxpr = equation.params.get("call_jaxpr")
-    if jaxpr is None:
-        return None
+    return None if jaxpr is None else text_of(jaxpr, _MOST_EQUATIONS)
+
+
+def text_of(jaxpr: Any, most: int) -> str | None:
+    """The text of a function, which is the same for what JAX has traced twice; None if it has more equations.
+
+    Args:
+        jaxpr: The function.
+        most: How many equations it may have.
+    """
     opened = _compat.open_jaxpr(jaxpr)
-    is_short = len(opened.eqns) <= _MOST_EQUATIONS and not list(getattr(opened, "constvars", ()))
-    return str(jaxpr) if is_short else None
+    is_short = len(opened.eqns) <= most and not list(getattr(opened, "constvars", ()))
+    return str(opened) if is_short else None

@@ -25,7 +25,7 @@ def is_written(equation: Any, as_in: Callable[[], Functions]) -> bool:
 
 
 def is_squaring(equation: Any) -> bool:
-    """Whether a product is one of `jnp.power` for integers, which squares more often than it uses the squares."""
+    """Whether an operation is of `jnp.power` of integers, which computes more squares than it uses."""
     return any(function == "power" for _, function in _inside(equation))
 
 

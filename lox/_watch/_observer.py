@@ -101,7 +101,7 @@ class _Operation:
 
     @functools.cached_property
     def _parent(self) -> Parent:
-        """What encloses it, unless it is in a jaxpr traced with marks: that has numbered its own backward passes."""
+        """Its parent. Equations of jaxprs with marks do not ask for it: the jaxpr has numbered its backward passes."""
         return _backward.parent_of(self._level)
 
     def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None, eqn: Any = None) -> Any:

@@ -1231,7 +1231,7 @@ def policy_that_is_kept_random(policy, x, goal, key):
     return jnp.mean(0.2 * log_prob + jnp.abs(action - goal).sum(axis=-1))
 
 
-# -- LOX610, LOX619, LOX621: both sides of what one side is to be like -------------------------------------------------
+# -- LOX610, LOX619, LOX621: losses that change both sides of a comparison --------------------------------------------
 
 ATOMS = jnp.linspace(-10.0, 10.0, 21)
 CATEGORICAL = {"hidden": f32(4, 16), "bias": f32(16), "out": f32(16, 21)}

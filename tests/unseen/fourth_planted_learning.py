@@ -1631,7 +1631,7 @@ fused_entropy_b.defvjp(fused_forward_b, fused_backward_b)
 
 @jax.custom_vjp
 def reversed_pull(h):
-    """What follows learns to name the speaker, and what is before learns to hide them."""
+    """The head learns to name the speaker, and the body learns to hide them."""
     return h
 
 

@@ -1176,7 +1176,7 @@ def answer_b(params, cache, word, steps=8):
 
 
 def answer_c(params, cache, word, steps=8):
-    """What was read is looked at in every step, and is not changed by what is said."""
+    """Every step reads the encoded input, and no step changes it."""
 
     def step(carry, _):
         memory, h, word = carry

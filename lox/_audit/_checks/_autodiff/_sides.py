@@ -1,4 +1,4 @@
-"""Both sides of a comparison are moved by a loss, where one of them is what the other is to be like."""
+"""Losses that compare two outputs of one network, and change both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MIXING = primitives(
     *("mul", "div", "add", "dot_general", "reduce_sum", "gather", "slice", "dynamic_slice", "squeeze", "reshape"),
     *("broadcast_in_dim", "transpose", "convert_element_type", "copy", "scatter_add", "select_n", "concatenate"),
 )
-"""What makes probabilities of others, where the rest is data."""
+"""Operations that combine probabilities linearly, if their other operands are data."""
 
 
 def distributions(audited: Audited) -> Iterator[Finding | Held]:

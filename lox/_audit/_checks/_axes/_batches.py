@@ -15,6 +15,7 @@ from lox._audit._location import Location, frames, is_users, transformations
 from lox._audit._origins import FLOWS
 from lox._audit._program import Step, Value, alike, is_call
 from lox._audit._rules import primitives
+from lox._audit._worklist import Worklist
 
 MIXED = Kind(
     "LOX112",
@@ -190,21 +191,17 @@ def _root(audited: Audited, step: Step) -> Step | None:
 def _meets(audited: Audited, step: Step, label: str) -> Value | None:
     """An array with this label that a result meets element by element, and that is not made from what was reduced."""
     reduced = audited.origins.of(step.inputs[0], FLOWS)
-    seen, left = set[Value](), [*step.outputs]
-    while left and len(seen) < _MOST:
-        value = left.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    made = Worklist(step.outputs, _MOST)
+    for value in made:
         for user in audited.users.of(value):
             if user.blocks or "transpose" in transformations(user.equation):
                 continue
             if user.equation.primitive in FLOWS:
-                left += user.outputs
+                made.add(user.outputs)
             elif not has_rule(user.equation.primitive):
                 other = next((each for each in user.inputs if each is not value and label in each.fact.labels), None)
                 if other is None:
-                    left += user.outputs
+                    made.add(user.outputs)
                 elif step.equation.primitive in _ROOTS or not _is_made_of(audited, other, reduced):
                     return other
     return None
@@ -212,14 +209,12 @@ def _meets(audited: Audited, step: Step, label: str) -> Value | None:
 
 def _asks(audited: Audited, step: Step) -> bool:
     """Say whether a result is compared."""
-    seen, left = set[Value](), [*step.outputs]
-    while left and len(seen) < _MOST:
-        value = left.pop()
-        seen.add(value)
+    made = Worklist(step.outputs, _MOST)
+    for value in made:
         for user in audited.users.of(value):
             if user.equation.primitive in primitives("lt", "le", "gt", "ge"):
                 return True
-            left += [each for each in user.outputs if each not in seen and user.equation.primitive in FLOWS]
+            made.add(user.outputs if user.equation.primitive in FLOWS else ())
     return False
 
 

@@ -12,6 +12,7 @@ from lox._audit._location import transformations
 from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
+from lox._audit._worklist import Worklist
 
 _ALGEBRA_NAMES = ("cholesky", "lu", "eigh", "qr", "svd", "triangular_solve", "custom_linear_solve")
 _ALGEBRA = primitives(*_ALGEBRA_NAMES)
@@ -63,17 +64,13 @@ def _is_identity(value: Value, origins: Origins) -> bool:
 
 def _is_solved(audited: Audited, step: Step) -> bool:
     """Say whether a matrix goes into an operation of linear algebra."""
-    left, seen = [*step.outputs], set[Value]()
-    while left and len(seen) < _MOST:
-        value = left.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    made = Worklist(step.outputs, _MOST)
+    for value in made:
         for user in audited.users.of(value):
             if user.equation.primitive in _ALGEBRA:
                 return True
             if user.equation.primitive in _ELEMENTWISE and user.outputs[0].shape[-2:] in (value.shape[-2:], ()):
-                left += user.outputs
+                made.add(user.outputs)
     return False
 
 

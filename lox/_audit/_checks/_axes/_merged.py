@@ -76,7 +76,7 @@ def _pairs(step: Step) -> Iterator[tuple[int, int]]:
 
 
 def _orders(value: Value, axis: int, audited: Audited) -> set[tuple[int, ...]]:
-    """The sizes of the axes of which that of a value was made, in each order that one of its sources has."""
+    """The sizes of the axes that were merged into this one, for each source of it that was merged."""
     found = (_merged(each) for each in sources(Along(value, axis), audited.origins) if not each.offset)
     return {tuple(sizes) for sizes in found if len(sizes) > 1}
 

@@ -147,7 +147,7 @@ class _Compiled:
         return None
 
     def _calling(self, source: Source, around: Function) -> list[Function]:
-        """What is compiled in a function and names another one that is written in it."""
+        """The compiled functions in a function that use another one, which is written in it too."""
         own, inner = source.code.co_name, set(ast.walk(around))
         roots = [root for root in self.roots if root in inner]
         return [root for root in roots if any(getattr(each, "id", "") == own for each in ast.walk(root))]
@@ -278,7 +278,7 @@ def _in_loop(name: str, around: Function | ast.Module, compiled: Function) -> Ch
 
 
 def _moved_on(name: str, around: Function, compiled: Function) -> Change | None:
-    """Where a function that calls the compiled one makes a new value of the old one."""
+    """Where a function that calls the compiled one updates a value."""
     own, nodes = getattr(compiled, "name", ""), list(ast.walk(around))
     if compiled in nodes or not own or own not in {getattr(node, "id", "") for node in nodes}:
         return None

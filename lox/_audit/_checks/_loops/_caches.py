@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._attention import MASK, Attention, attentions
 from lox._audit._checks._numerics._exponentials import made_by
-from lox._audit._checks._numerics._masks import Mask, laid_out, masks_of, parts_of
+from lox._audit._checks._numerics._masks import CONVERTED, Mask, laid_out, masks_of, parts_of
 from lox._audit._findings import Finding, Kind
 from lox._audit._loops import Scan, scans
 from lox._audit._origins import FLOWS, Origins
@@ -131,15 +131,8 @@ def _sums_over(attention: Attention, cache: Cache, origins: Origins) -> bool:
     """Say whether the values of an attention are summed over the axis along which an array is filled."""
     step = attention.product
     place = step.inputs.index(attention.values)
-    axes = [_laid_out(attention.values, axis, origins) for axis in step.equation.params["dimension_numbers"][0][place]]
-    return (cache.new, cache.axis) in axes
-
-
-def _laid_out(value: Value, axis: int | None, origins: Origins) -> tuple[Value, int | None]:
-    value, axis = laid_out(value, axis, origins)
-    while (step := made_by(value, primitives("convert_element_type"))) is not None:
-        value, axis = laid_out(step.inputs[0], axis, origins)
-    return value, axis
+    summed = step.equation.params["dimension_numbers"][0][place]
+    return (cache.new, cache.axis) in [laid_out(attention.values, axis, origins, CONVERTED) for axis in summed]
 
 
 def _is_plain(attention: Attention, origins: Origins) -> bool:

@@ -1,4 +1,4 @@
-"""What a loop carries and adds twice, where its new value is meant the second time."""
+"""Loops that add a carried array twice, although its new value is meant the second time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lox._audit._findings import Finding, Kind
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import loop_of, reached
 from lox._audit._origins import FLOWS
-from lox._audit._program import Step, Value
+from lox._audit._program import Value
 from lox._audit._rules import primitives
 
 DOUBLED = Kind(
@@ -29,7 +29,6 @@ def doubled(audited: Audited) -> Iterator[Finding]:
     for loop_step, _ in audited.of("scan", "while"):
         loop = loop_of(loop_step)
         news = {inside: new for _, inside, new in loop.carry if inside.shape and new is not inside and new.maker}
-        inner = set(loop.body.steps)
         if not news:
             continue
         moved = reached(loop.body, [inside for _, inside, _ in loop.carry])
@@ -46,7 +45,7 @@ def doubled(audited: Audited) -> Iterator[Finding]:
                 if again is None or step.outputs[0] not in audited.live:
                     continue
                 others = set(news.values()) - {news[again]}
-                if others & moved and _depends(news[again], others, inner):
+                if others & moved and news[again] in reached(loop.body, others):
                     yield DOUBLED.at(
                         location,
                         f"{again.called} of the carry is added here a second time: its new value is computed from what "
@@ -60,19 +59,6 @@ def _carried(audited: Audited, term: Value, news: dict[Value, Value]) -> Value |
     found = [audited.origins.of(each, FLOWS) for each in factors_of(term) if each.number is None]
     arrays = [each for each in found if each in news]
     return arrays[0] if len(arrays) == 1 and all(each in news or not each.shape for each in found) else None
-
-
-def _depends(value: Value, others: set[Value], inner: set[Step]) -> bool:
-    """Say whether a value is computed from one of some others in the same body."""
-    left, seen = [value], set[Value]()
-    while left:
-        each = left.pop()
-        if each in others:
-            return True
-        if each not in seen and each.maker in inner and each.maker is not None:
-            seen.add(each)
-            left += each.maker.inputs
-    return False
 
 
 KINDS = (DOUBLED,)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._classes import squash_of
 from lox._audit._checks._numerics._exponentials import made_by
-from lox._audit._checks._numerics._masks import laid_out
+from lox._audit._checks._numerics._masks import CONVERTED, laid_out
 from lox._audit._checks._numerics._squashes import squashes
 from lox._audit._facts import Interval
 from lox._audit._findings import Finding, Kind
 from lox._audit._location import Location, is_users, transformations
 from lox._audit._loops import Scan, reached, scans
-from lox._audit._origins import FLOWS, Origins
+from lox._audit._origins import FLOWS
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
@@ -35,7 +35,6 @@ MOVES = Kind(
 )
 
 _TERMS = 8
-_SAME_NUMBERS = primitives("convert_element_type")
 _SAME = Interval(0.999, 1.001)
 
 
@@ -118,22 +117,12 @@ def _met(audited: Audited, step: Step, carried: set[Value], outside: dict[Value,
         return
     for pair in pairs:
         for (one, place), (other, axis) in (pair, pair[::-1]):
-            value, along = _before(one, place, origins)
-            matrix, across = _before(other, axis, origins)
+            value, along = laid_out(one, place, origins, CONVERTED)
+            matrix, across = laid_out(other, axis, origins, CONVERTED)
             if value in carried and matrix in outside and across is not None:
-                before, axis_before = _before(outside[matrix], across, origins)
+                before, axis_before = laid_out(outside[matrix], across, origins, CONVERTED)
                 if axis_before is not None:
                     yield Meeting(step, value, along, before, axis_before)
-
-
-def _before(value: Value, axis: int, origins: Origins) -> tuple[Value, int | None]:
-    """A value before it was laid out and converted, and its axis there that is one of it."""
-    before, place = laid_out(value, axis, origins)
-    while before.maker is not None and place is not None and before.maker.equation.primitive in _SAME_NUMBERS:
-        before, place = laid_out(before.maker.inputs[0], place, origins)
-    if before.maker is not None and before.maker.equation.primitive in _SAME_NUMBERS:
-        return origins.of(before, FLOWS), None
-    return before, place
 
 
 def _is_distribution(audited: Audited, value: Value, axis: int) -> bool:
@@ -153,7 +142,7 @@ def _is_distribution(audited: Audited, value: Value, axis: int) -> bool:
         squash, along = squash_of(value, axis, known, audited.origins)
         if squash is not None and squash.axes == (along,):
             return True
-        value, place = _before(value, axis, audited.origins)
+        value, place = laid_out(value, axis, audited.origins, CONVERTED)
         maker = made_by(value, primitives("add", "mul"))
         if maker is not None and place is not None:
             left += [(each, place) for each in maker.inputs if each.shape[place : place + 1] == (size,)]

@@ -1,4 +1,4 @@
-"""Where the places along an axis of a value come from."""
+"""Follows an axis of a value back to the arrays that it comes from."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _before(here: Along, maker: Step, origins: Origins) -> Iterator[Along]:
 
 
 def _of_scan(here: Along, maker: Step) -> Iterator[Along]:
-    """What the result of a scan is in its body; what it carries through layers, before them."""
+    """A result of a scan is followed into the body, and what the scan carries to its initial value."""
     scan, place = loop_of(maker), maker.outputs.index(here.value)
     if place < len(scan.carry):
         yield dataclasses.replace(here, value=scan.carry[place][0])

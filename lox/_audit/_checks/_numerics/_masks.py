@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence, Set
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -15,6 +15,8 @@ from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
 _SAME = primitives("stop_gradient", "copy", "sharding_constraint", "reshard", "name")
+CONVERTED = _SAME | primitives("convert_element_type")
+"""What leaves the elements of an array where they are, and their numbers as they are but for rounding."""
 _MASK = re.compile(r"(\w+_)?mask", re.IGNORECASE)
 """Names of arrays of floats that are zero or one."""
 _MOST = 40
@@ -164,18 +166,25 @@ def parts_of(mask: Mask, origins: Origins) -> Iterator[tuple[Value, int | None, 
             yield condition, axis, truth
 
 
-def laid_out(value: Value, axis: int | None, origins: Origins) -> tuple[Value, int | None]:
-    """A value before it was laid out, and its axis there that is one of it; None where it is the same along that."""
-    return laid_out_in(value, axis, (), origins)[:2]
+def laid_out(value: Value, axis: int | None, origins: Origins, through: Set[Any] = _SAME) -> tuple[Value, int | None]:
+    """A value before it was laid out, and its axis there that is one of it; None where it is the same along that.
+
+    Args:
+        value: The value.
+        axis: The axis.
+        origins: The origins of values.
+        through: Further operations that it may have gone through.
+    """
+    return laid_out_in(value, axis, (), origins, through)[:2]
 
 
 def laid_out_in(
-    value: Value, axis: int | None, calls: Sequence[Step], origins: Origins
+    value: Value, axis: int | None, calls: Sequence[Step], origins: Origins, through: Set[Any] = _SAME
 ) -> tuple[Value, int | None, tuple[Step, ...]]:
     """The same for a value that is met in calls, and the calls that the value before is met in."""
     axis = axis if value.shape else None
     while True:
-        value, calls = origins.met(value, _SAME, calls)
+        value, calls = origins.met(value, through, calls)
         maker = value.maker
         if maker is None or maker.equation.primitive not in LAID_OUT | primitives("transpose"):
             return value, axis, calls

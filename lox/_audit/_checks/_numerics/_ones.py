@@ -10,8 +10,9 @@ from lox._audit._checks._numerics._squashes import squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import called, is_users, transformations
 from lox._audit._origins import FLOWS
-from lox._audit._program import Step, Value
+from lox._audit._program import Step
 from lox._audit._rules import primitives
+from lox._audit._worklist import Worklist
 
 ONE = Kind(
     "LOX826",
@@ -53,12 +54,8 @@ def sums(audited: Audited) -> Iterator[Finding | Held]:
 
 def _is_of_use(audited: Audited, step: Step) -> bool:
     """Say whether a sum is more than what something is divided by, as a mean with weights is by their sum."""
-    left, seen, results = [step.outputs[0]], set[Value](), set(audited.program.outputs)
-    while left and len(seen) < _MOST:
-        value = left.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    made, results = Worklist(step.outputs[:1], _MOST), set(audited.program.outputs)
+    for value in made:
         for user in audited.users.of(value):
             is_divisor = user.equation.primitive in primitives("div") and user.inputs[1] is value
             if is_divisor or user.equation.primitive in _COMPARED or user.outputs[0] not in audited.live:
@@ -67,7 +64,7 @@ def _is_of_use(audited: Audited, step: Step) -> bool:
             is_scaled = user.equation.primitive in _SCALED - FLOWS
             if user.equation.primitive not in _SCALED or len(arrays) > 1 or (is_scaled and user.outputs[0] in results):
                 return True
-            left += user.outputs
+            made.add(user.outputs)
     return False
 
 

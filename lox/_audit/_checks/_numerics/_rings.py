@@ -50,7 +50,7 @@ def _wrapped(audited: Audited) -> Iterator[tuple[Value, float, float]]:
 
 
 def _whole(step: Step) -> Value:
-    """What a remainder is of."""
+    """The dividend of a remainder."""
     rest = step if step.equation.primitive in primitives("rem") else step.inputs[1].maker
     return step.inputs[0] if rest is None else rest.inputs[0]
 

@@ -61,7 +61,7 @@ def _read(labels: Value, origins: Origins) -> tuple[Value, dict[int, int]] | Non
 
 
 def _given(logits: Sequence[tuple[Value, int]], tokens: Value, origins: Origins) -> list[Along]:
-    """Where an array is looked up on the way to logits, without any other order along an axis of theirs."""
+    """The places where logits look up an array, along axes that keep its order."""
     found = (each for value, axis in logits for each in sources(Along(value, axis), origins))
     return [each for each in found if each.is_index and each.value is tokens]
 

@@ -13,6 +13,7 @@ from lox._audit._location import is_users, transformations
 from lox._audit._origins import FLOWS
 from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
+from lox._audit._worklist import Worklist
 
 ACCEPTED = Kind(
     "LOX710",
@@ -87,7 +88,7 @@ def _is_drawn(audited: Audited, value: Value) -> bool:
 
 
 def _takes_proposal(audited: Audited, step: Step) -> bool | None:
-    """Whether a comparison chooses, where it is true, what is computed from what it chooses else; None for neither."""
+    """Whether jnp.where takes a proposal if a comparison is true, or False if it is false; None if it takes none."""
     for asked, other, taken in audited.once(_choices):
         left = [asked]
         for _ in range(_TERMS):
@@ -119,20 +120,16 @@ def _choices(audited: Audited) -> list[tuple[Value, Value, Value]]:
 
 def _depends(audited: Audited, value: Value, on: Value) -> bool:
     on = audited.origins.of(on, FLOWS)
-    left, seen = [value], set[Value]()
-    while left and len(seen) < _MOST:
-        each = audited.origins.of(left.pop(), FLOWS)
-        if each in seen:
-            continue
-        seen.add(each)
+    before = Worklist([audited.origins.of(value, FLOWS)], _MOST)
+    for each in before:
         if each is on:
             return value is not on
-        left += each.maker.inputs if each.maker is not None else ()
+        before.add(audited.origins.of(source, FLOWS) for source in (each.maker.inputs if each.maker else ()))
     return False
 
 
 def _is_difference(audited: Audited, value: Value) -> bool:
-    """Say whether a value is made of two results of one function, one of which is subtracted."""
+    """Say whether two results of the same function are in a value, with opposite signs."""
     signs: dict[Any, dict[Value, int]] = {}
     found, left = dict[Value, int](), [(value, 1)]
     for _ in range(_TERMS):
@@ -174,7 +171,7 @@ def _plain(value: Value) -> tuple[Value, Step | None]:
 
 
 def _written(audited: Audited, maker: Step) -> Any:
-    """Where a step is written, and what it does there."""
+    """The line and the operation of a step, which are the same in each call of a function."""
     location = audited.lines[maker]
     return (*maker.blocks, is_call(maker), maker.equation.primitive, location.file, location.line, location.column)
 

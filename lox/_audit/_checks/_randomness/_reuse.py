@@ -113,7 +113,7 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def draws_of(audited: Audited) -> Draws:
-    """What is drawn in a program, and what it meets."""
+    """The draws of a program and their uses."""
     return Draws(audited.program, audited.lines, audited.live)
 
 

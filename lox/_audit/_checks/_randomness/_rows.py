@@ -298,8 +298,9 @@ def _differs_by_row(value: Value) -> bool:
     maker = value.maker
     if maker is None or maker.equation.primitive not in primitives("broadcast_in_dim") or not maker.inputs:
         return False
-    kept = maker.equation.params["broadcast_dimensions"]
-    return 0 in kept and maker.inputs[0].shape[kept.index(0)] > 1 and value.shape != maker.inputs[0].shape
+    old = maker.inputs[0].shape
+    (row, *_) = _axes_before(maker, old, value.shape) or (None,)
+    return row is not None and old[row] > 1 and value.shape != old
 
 
 def _long(shape: Sequence[int]) -> frozenset[int]:

@@ -14,6 +14,7 @@ from lox._audit._location import frames, is_users, transformations
 from lox._audit._origins import FLOWS
 from lox._audit._program import Block, Step, Value, blocks_in
 from lox._audit._rules import primitives
+from lox._audit._terms import text_of
 
 _COMBINING = primitives("add", "min", "max")
 _COMPUTING = primitives(
@@ -51,7 +52,7 @@ class Numbers:
         params: list[Any] = []
         for name, each in sorted(equation.params.items()):
             if name not in ("sharding", "jvp_jaxpr_fun", "num_consts", "symbolic_zeros"):
-                params.append((name, _text_of(each) if hasattr(each, "eqns") else each))
+                params.append((name, _content(each) if hasattr(each, "eqns") else each))
         try:
             key = (equation.primitive, tuple(params), tuple(self[value] for value in step.inputs))
             hash(key)
@@ -60,11 +61,9 @@ class Numbers:
         return key
 
 
-def _text_of(jaxpr: Any) -> str | int:
-    """What a function computes, if it is short: what JAX traced twice for two arguments that mean the same is alike."""
-    opened = _compat.open_jaxpr(jaxpr)
-    is_short = len(opened.eqns) <= _MOST and not list(getattr(opened, "constvars", ()))
-    return str(opened) if is_short else id(opened)
+def _content(jaxpr: Any) -> str | int:
+    """The text of a short function, and the identity of another one."""
+    return text_of(jaxpr, _MOST) or id(_compat.open_jaxpr(jaxpr))
 
 
 def same(audited: Audited) -> Iterator[Finding]:
