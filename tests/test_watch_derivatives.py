@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
+from jax.experimental.ode import odeint
 
 import lox
 
@@ -701,3 +702,109 @@ def test_a_derivative_on_shards_is_numbered_after_one_in_a_checkpoint():
     logs = events(lambda x: jax.checkpoint(sharded)(x) + sharded(3 * x))[1]
     assert {key.partition("/")[0] for key in logs} >= {"backward", "backward[1]"}
     assert all(len(values) == 1 for values in logs.values())
+
+
+@pytest.mark.parametrize("around", [jax.checkpoint, with_jvp], ids=["checkpoint", "custom_jvp"])
+def test_a_pullback_further_inside_has_the_numbers_of_its_forward_pass(around):
+    def fun(x):
+        first = layer(x)
+        _, pullback = jax.vjp(layer, 2 * x)
+        return around(lambda bar: layer(pullback(bar)[0]))(first)
+
+    found = paths(fun)
+    assert found == ["fun/layer", "fun/layer[1]", "fun/backward/layer[1]", "fun/layer[2]", "fun"]
+
+
+def test_each_evaluation_of_a_jaxpr_keeps_its_passes_apart_in_another_derivative():
+    def fun(x):
+        converted, consts = jax.closure_convert(jax.grad(jax.checkpoint(layer)), x)
+        return converted(x, *consts) + converted(2 * x, *consts)
+
+    watched = lox.watch(jax.jit(jax.grad(fun)), at=lambda point: point.name == "mul" and not point.obstacle)
+    logs = lox.spool(watched)(X)[1]
+    found = {key.partition("/mul")[0] for key in logs}
+    assert found > {f"fun/{path}" for path in ("backward[2]/backward/layer[1]", "backward[2]/backward[1]/layer")}
+    assert all(len(values) == 1 for values in logs.values())
+
+
+PASSES = {
+    "in a checkpoint": jax.checkpoint(jax.grad(jnp.sin)),
+    "in a function with rules": with_vjp(jax.grad(jnp.sin)),
+    "in a jaxpr": lambda x: jax.closure_convert(jax.grad(jnp.sin), x)[0](x),
+}
+
+
+@pytest.mark.parametrize("first", PASSES.values(), ids=PASSES.keys())
+def test_a_backward_pass_without_points_has_its_number_whatever_is_watched(first):
+    def fun(x):
+        return first(x) + jax.checkpoint(first)(x) + jax.grad(layer)(x)
+
+    listed = [point.path for point in lox.points(jax.jit(fun))(X) if point.kind == "scope"]
+    logs = lox.spool(lox.watch(jax.jit(fun), at=lambda point: point.kind == "scope", what=values_of))(X)[1]
+    assert listed == ["fun/layer", "fun/backward[2]/layer"]
+    assert list(logs) == [f"{path}/0" for path in listed]
+
+
+def pulled(fun, around=PLAIN):
+    def run(x):
+        out, pullback = jax.vjp(fun, x)
+        return around(lambda bar: pullback(bar)[0])(out)
+
+    return run
+
+
+BESIDE = {
+    "a branch in a function with rules": lambda x: (
+        pulled(layer)(x) + pulled(lambda x: jax.lax.cond(x > 0, layer, jnp.sin, x), with_jvp)(x)
+    ),
+    "a pullback of a pullback in a checkpoint": pulled(pulled(layer), jax.checkpoint),
+}
+
+
+@pytest.mark.parametrize("fun", BESIDE.values(), ids=BESIDE.keys())
+def test_backward_passes_are_numbered_in_the_order_in_which_they_run_whatever_is_watched(fun):
+    def is_scope(point):
+        return point.kind == "scope" and not point.obstacle
+
+    listed = [point.path for point in lox.points(jax.jit(fun))(X) if is_scope(point)]
+    logs = lox.spool(lox.watch(jax.jit(fun), at=is_scope, what=lambda point, values: {"0": values[0]}))(X)[1]
+    assert sorted(logs) == sorted(f"{path}/0" for path in listed)
+    assert all(len(values) == 1 for values in logs.values())
+
+
+def test_the_backward_function_of_a_solver_of_jax_is_a_program():
+    """It runs functions in a derivative, but JAX transposes none of its lines."""
+
+    @jax.jit
+    def field(y, t, rate):
+        return -rate * y
+
+    def fun(rate):
+        return odeint(field, X, jnp.linspace(0.0, 1.0, 3), rate).sum()
+
+    logs = lox.spool(lox.watch(jax.grad(fun), at="backward/rule/scan/**/field", what=values_of), max_iters=400)(X)[1]
+    counts = {key.removesuffix("/0"): len(values) for key, values in logs.items() if key.endswith("field/0")}
+    counts |= {key.removesuffix("/0"): len(values) for key, values in logs.items() if key.endswith("]/0")}
+    assert {path.removeprefix("backward/rule/scan/"): count for path, count in counts.items()} == {
+        "field": 2,
+        "field[1]": 2,
+        "backward/field[1]": 2,
+        "field[2]": 2,
+        "backward[1]/field[2]": 2,
+        "scan/while/scan/field": counts["backward/rule/scan/scan/while/scan/field"],
+        "scan/while/scan/backward/field": counts["backward/rule/scan/scan/while/scan/field"],
+    }
+
+
+def test_each_run_of_a_residual_in_the_derivative_of_a_root_finder_is_a_point():
+    def solve(residual, guess):
+        return jax.lax.fori_loop(0, 4, lambda _, x: x - residual(x), guess)
+
+    def fun(x):
+        return jax.lax.custom_root(lambda y: layer(y) * layer(x), x, solve, lambda g, y: y / g(jnp.ones_like(y)))
+
+    for derived, x in ((jax.grad(fun), X), (jax.vmap(jax.grad(fun)), np.stack([X, X])), (jax.grad(jax.jit(fun)), X)):
+        at = lambda point: point.name == "layer" and not point.backward and "scan" not in point.path  # noqa: E731
+        logs = lox.spool(lox.watch(derived, at=at, what=values_of))(x)[1]
+        assert [key.rpartition("rule/")[2] for key in logs] == ["layer/0", "layer[1]/0", "layer[2]/0", "layer[3]/0"]
+        assert all(len(values) == 1 for values in logs.values())

@@ -81,6 +81,18 @@ def solve(x):
     )
 
 
+def rooted(x):
+    def residual(y):
+        with jax.named_scope("square"):
+            squared = y * y
+        return squared - x
+
+    def solve(f, y):
+        return jax.lax.fori_loop(0, 5, lambda i, y: y - f(y) / (2 * y), y)
+
+    return jax.lax.custom_root(residual, 1.0, solve, lambda g, y: y / g(1.0))
+
+
 def shards(fun):
     mesh, spec = jax.sharding.Mesh(jax.devices()[:1], "i"), jax.sharding.PartitionSpec("i")
     return jax.shard_map(fun, mesh=mesh, in_specs=spec, out_specs=spec)
@@ -191,6 +203,7 @@ PROGRAMS = {
     "the gradient of a custom_vjp": lambda: (jax.jit(gradient(square)), X),
     "a jvp": lambda: (lambda x: jax.jvp(nested, (x,), (x,)), X),
     "a custom_root": lambda: (solve, X),
+    "the gradient of a custom_root": lambda: (jax.jit(jax.grad(rooted)), X[0]),
     "functions that are jaxprs": lambda: (converted, X),
     "a jaxpr": lambda: (evaluated, X),
     "a vmap of a jaxpr": lambda: (jax.vmap(evaluated), np.stack([X, X])),
@@ -279,6 +292,13 @@ PATHS = {
     "the gradient of a custom_vjp": ["<lambda>/rule/forward", "<lambda>/backward/rule/backward_rule", "<lambda>"],
     "a jvp": NESTED,
     "a custom_root": ["scan"],
+    "the gradient of a custom_root": [
+        "rooted/rule/scan/square",
+        "rooted/rule/scan",
+        "rooted/rule/square",
+        "rooted/rule/square[1]",
+        "rooted",
+    ],
     "functions that are jaxprs": [
         "layer",
         "layer[1]",

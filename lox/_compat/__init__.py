@@ -74,6 +74,7 @@ from lox._compat._patches import wrap_tracing as wrap_tracing
 from lox._compat._primitives import Effect as Effect
 from lox._compat._primitives import add_jet_rule as add_jet_rule
 from lox._compat._primitives import custom_vmap_p as custom_vmap_p
+from lox._compat._primitives import eval_p as eval_p
 from lox._compat._primitives import high_may_log as high_may_log
 from lox._compat._primitives import high_p as high_p
 from lox._compat._primitives import shard_map_p as shard_map_p

@@ -39,6 +39,8 @@ PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
 _JAX = f"{PurePath(jax.__file__).parent}{os.sep}"
 _DERIVATIVES = f"{_JAX}_src{os.sep}interpreters{os.sep}ad.py"
 _CHECKPOINTS = f"{_JAX}_src{os.sep}ad_checkpoint.py"
+_CUSTOM_DERIVATIVES = inspect.getsourcefile(jax.custom_vjp) or ""
+_CALLING = tuple(f"{_JAX}_src{os.sep}{name}" for name in ("linear_util.py", "api_util.py", f"interpreters{os.sep}"))
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 _SCIPY = (
     f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}",
@@ -150,7 +152,7 @@ def opens_own_scope() -> bool:
 def transposes() -> bool:
     """Tell whether JAX itself binds what is bound now, to transpose an equation: `lox.watch`.
 
-    A backward function of the program is called for the same, but binds what its own lines say.
+    A backward function is called for the same, but binds what its own lines say, even if it is one of JAX's.
     """
     return any(map(_is_transposing, _of_machinery()))
 
@@ -170,13 +172,22 @@ def _is_transposing(frame: FrameType) -> bool:
 
 
 def _of_machinery() -> Iterator[FrameType]:
-    """The innermost frames, up to the first one that is neither JAX's nor lox's."""
+    """The innermost frames, up to the first one that is neither JAX's nor lox's, or is a backward function of JAX."""
     frame: FrameType | None = sys._getframe(1)
+    last = ""
     while frame is not None and (
         frame.f_code.co_filename.startswith(_JAX) or library_of(frame) in ("lox", "contextlib", "functools")
     ):
+        if _calls_backward_function(frame) and last.startswith(_JAX):
+            return
+        if not frame.f_code.co_filename.startswith(_CALLING):
+            last = frame.f_code.co_filename
         yield frame
         frame = frame.f_back
+
+
+def _calls_backward_function(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == _CUSTOM_DERIVATIVES and frame.f_code.co_name == "_flatten_bwd"
 
 
 _EVALUATES: CodeType = jax.core.eval_jaxpr.__code__

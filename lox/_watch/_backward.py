@@ -7,6 +7,7 @@ So an operation of a backward pass is in the name scopes of the forward pass tha
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._watch._levels import Level, Parent
 from lox._watch._marks import cannot_watch, place
-from lox._watch._points import Numbers, Part, is_backward
+from lox._watch._points import Before, Numbers, Part, is_backward
 from lox._watch._remembered import opened, remembered
 
 BATCHED = (
@@ -42,7 +43,7 @@ def numbered(level: Level, numbers: Numbers) -> contextlib.AbstractContextManage
         level: The level that runs it.
         numbers: By name, how many parts come before.
     """
-    return opened(numbers if is_numbered(level, numbers) else ())
+    return opened(Before(numbers, level.home) if is_numbered(level, numbers) else None)
 
 
 def called(level: Level, part: Part) -> contextlib.AbstractContextManager[Any]:
@@ -56,32 +57,18 @@ def is_numbered(level: Level, numbers: Numbers) -> bool:
 
 
 @_compat.weakref_lru_cache
-def in_numbered(jaxpr: Any, numbers: Numbers) -> tuple[Any, Sequence[Any]]:
+def in_numbered(jaxpr: Any, before: Before) -> tuple[Any, Sequence[Any]]:
     """A branch whose equations are in a scope for what comes before, and the values to pass for new leading inputs."""
 
     def run(*args: Any) -> Any:
-        with _compat.staged(args), opened(numbers):
+        with _compat.staged(args), opened(before):
             return _compat.as_fun(jaxpr)(*args)
 
     return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
 
 
-def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
-    """The parts of scopes, outermost first, and the numbers of scopes that come before those in the last."""
-    parts = list[Part]()
-    before = Counter[str]()
-    for scope in scopes:
-        found = remembered(scope)
-        if isinstance(found, Part):
-            parts.append(found.after(before.items()))
-            before.clear()
-        else:
-            before.update(dict(found))
-    return tuple(parts), tuple(sorted(before.items()))
-
-
 def path_to(
-    scopes: Sequence[Any], backward_pass: Callable[[tuple[Part, ...], Any], Part]
+    scopes: Sequence[Any], backward_pass: Callable[[tuple[Part, ...], Sequence[Any]], Part]
 ) -> tuple[tuple[Part, ...], Numbers]:
     """The path that scopes lead to, and the numbers of scopes that come before those in the last.
 
@@ -90,14 +77,25 @@ def path_to(
 
     Args:
         scopes: The scopes.
-        backward_pass: Gives the part of the backward pass at a path, by the scope that JAX has named it by.
+        backward_pass: Gives the part of the backward pass at a path, by the scope that JAX has named it by, and those
+            of lox around that one: a program that is evaluated several times has its backward pass in each.
     """
-    first, *passes = _tracebacks.split_at_transpositions(scopes)
-    path, numbers = _parts_of(first)
-    for scopes in passes:
-        parts, numbers = _parts_of(scopes)
-        path = (*path, backward_pass(path, scopes[0]), *parts)
-    return path, numbers
+    path: tuple[Part, ...] = ()
+    around = list[Any]()
+    before = list[Before]()
+    for number, each in enumerate(_tracebacks.split_at_transpositions(scopes)):
+        if number:
+            path = (*path, backward_pass(path, [*around, each[0]]))
+        for scope in each:
+            found = remembered(scope)
+            if isinstance(found, Part):
+                path = (*path, functools.reduce(Part.after, before, found))
+                around, before = [], []
+            elif found is not None:
+                around.append(scope)
+                before.append(found)
+    numbers = sum((Counter(dict(each.numbers)) for each in before), Counter[str]())
+    return path, tuple(sorted(numbers.items()))
 
 
 def scopes_in_backward_pass(path: tuple[Part, ...], whole: bool = False) -> Iterator[tuple[Part, ...]]:
@@ -132,6 +130,14 @@ def parent_of(level: Level) -> Parent:
         return level.parent
     path = found[0][:-1] if _is_of_call(found[0]) else found[0]
     return level.at(path) if path else level.parent
+
+
+def number(level: Level) -> None:
+    """Number the backward pass of an operation that is bound now, whether it is marked or not."""
+    scopes = source_info.current_name_stack().stack
+    ends = [index for index, scope in enumerate(scopes) if _tracebacks.transformations([scope]) == ("transpose",)]
+    if ends and level.is_new(scopes[: ends[-1] + 1]):
+        parent_of(level)
 
 
 def call_of(level: Level) -> tuple[Part, Any] | None:
@@ -175,7 +181,7 @@ def _of_backward_in(
     inside = list(itertools.dropwhile(lambda each: remembered(each) != scope[-1], each_once))
     if len(_tracebacks.split_at_transpositions(inside)) == 1:
         return None
-    path, numbers = path_to(inside[1:], lambda outside, name: level.backward_pass((*scope, *outside), name))
+    path, numbers = path_to(inside[1:], lambda outside, names: level.backward_pass((*scope, *outside), names))
     return (*scope, *path), numbers
 
 

@@ -24,6 +24,7 @@ from lox._compat import _tracebacks
 from lox._effect import watching
 from lox._logs_in import jaxprs_in
 from lox._watch._backward import BATCHED, is_of_backward_pass, path_to, scopes_in_backward_pass
+from lox._watch._contained import passes_in, scopes_around
 from lox._watch._marks import Place, cannot_watch, mark, place_of, places_at, places_in
 from lox._watch._points import BACKWARD, Part, relative
 from lox._watch._remembered import remembered
@@ -207,19 +208,29 @@ class _Passes:
 
     def __init__(self, eqns: Sequence[Any]):
         self._eqns = eqns
-        self._found: dict[tuple[tuple[Part, ...], int], Part] = {}
+        self._found: dict[tuple[Any, ...], tuple[Part, int]] = {}
 
-    def at(self, number: int, outside: tuple[Part, ...], scope: Any) -> Part:
+    def at(self, number: int, outside: tuple[Part, ...], scopes: Sequence[Any]) -> Part:
         """The part of the backward pass of an equation. The first one of a pass tells which were before."""
-        key = outside, id(scope)
+        key = outside, *map(id, scopes)
         if key not in self._found:
-            paths = [relative(each.parts) for eqn in self._eqns[:number] for each in places_at(eqn)]
-            marked = [path[: len(outside) + 1] for path in paths]
-            others = [(*path, part) for (path, _), part in self._found.items()]
-            named = [path[-1] for path in [*marked, *others] if path and path[:-1] == outside]
-            numbers = [part.number for part in named if part.name == BACKWARD.name]
-            self._found[key] = BACKWARD._replace(number=max(numbers, default=-1) + 1)
-        return self._found[key]
+            before = 0
+            for index, eqn in enumerate(self._eqns[:number]):
+                marked = [relative(each.parts)[: len(outside) + 1] for each in places_at(eqn)]
+                others = [(*path, part) for (path, *_), (part, first) in self._found.items() if first == index]
+                named = [path[-1] for path in [*marked, *others] if path and path[:-1] == outside]
+                numbers = [part.number for part in named if part.name == BACKWARD.name]
+                before = max(before, max(numbers) + 1) if numbers else before + _unmarked(eqn, outside)
+            self._found[key] = BACKWARD._replace(number=before), number
+        return self._found[key][0]
+
+
+def _unmarked(eqn: Any, outside: tuple[Part, ...]) -> int:
+    """The number of backward passes without marks at a path that are in an equation, which is in none."""
+    count, scopes = passes_in(eqn), scopes_around(eqn)
+    if not count or "transpose" in _tracebacks.transformations(scopes):
+        return 0
+    return count if path_to(scopes, lambda *_: BACKWARD)[0] == outside else 0
 
 
 def _leaving_from(eqns: Sequence[Any], read: Container[Any]) -> list[tuple[Any, ...]]:

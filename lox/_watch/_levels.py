@@ -12,24 +12,19 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax.extend as jex
 import jax.extend.source_info_util as source_info
 
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import watching
 from lox._handler import DropAll
-from lox._logs_in import has_rule, jaxprs_in
 from lox._trace import HandlerTrace
-from lox._watch._marks import Inside, Place, places_in
-from lox._watch._points import BACKWARD, RULE, WHOLE, Numbers, Part, relative
-from lox._watch._remembered import new_scope, remembered
+from lox._watch._contained import counts_in, first_parts_in
+from lox._watch._inside import Inside, Run
+from lox._watch._marks import Place
+from lox._watch._points import BACKWARD, WHOLE, Numbers, Part, relative
+from lox._watch._remembered import new_scope
 from lox._watch._resolve import Resolver
-
-primitives = jex.core.primitives
-
-_PARTS = primitives.scan_p, primitives.while_p, primitives.cond_p
-"""The primitives that are parts of paths, as functions of `jit` are."""
 
 
 class Parent:
@@ -131,10 +126,14 @@ class Scope(Parent):
         self.results: Any = None
 
 
+_homes = itertools.count(1)
+
+
 class Level(Parent):
     """A function that is traced, or runs, from its beginning on; paths begin there.
 
     Attributes:
+        home: Identifies it, if it is traced; 0 for another.
         scopes: The scopes that are open in it, outermost first.
         around: The level that runs it, if it is a function with rules of its own and runs in a backward pass of that
             level; None for another.
@@ -149,6 +148,7 @@ class Level(Parent):
 
     def __init__(self, transposed: bool, handler: Any, around: Level | None = None) -> None:
         super().__init__()
+        self.home = next(_homes) if handler is None else 0
         self.transposed = transposed
         self.in_function = in_rules = isinstance(handler, Inside) and handler.of != ""
         self.context: Sequence[Any] = (
@@ -160,7 +160,8 @@ class Level(Parent):
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self._at: dict[tuple[Part, ...], Parent] = {}
-        self._passes: dict[tuple[tuple[Part, ...], int], tuple[Part, Any]] = {}
+        self._begun: dict[tuple[int, ...], Sequence[Any]] = {}
+        self._passes: dict[tuple[Any, ...], tuple[Part, Any]] = {}
         self.told: set[tuple[Part, ...]] = set()
 
     @property
@@ -175,17 +176,25 @@ class Level(Parent):
         outside = set(map(id, self.context))
         return [scope for scope in scopes if id(scope) not in outside]
 
-    def backward_pass(self, outside: tuple[Part, ...], scope: Any) -> Part:
-        """The part of the backward pass at this path that JAX has named by a scope."""
-        key = outside, id(scope)
+    def backward_pass(self, outside: tuple[Part, ...], scopes: Sequence[Any]) -> Part:
+        """The part of the backward pass at this path that has these scopes: see `path_to`."""
+        key = outside, *map(id, scopes)
         if key not in self._passes:
             if self.around is not None:
-                part = self.around.backward_pass(outside, scope)
+                part = self.around.backward_pass(outside, scopes)
             else:
                 parent = self.at(outside) if outside else self
                 part = BACKWARD._replace(number=parent.part(BACKWARD.name).number)
-            self._passes[key] = part, scope  # Kept, so that no other gets its identity.
+            self._passes[key] = part, scopes  # Kept, so that no other gets its identity.
         return self._passes[key][0]
+
+    def is_new(self, scopes: Sequence[Any]) -> bool:
+        """Tell whether the backward pass that is named by the last of these scopes begins now."""
+        key = tuple(map(id, scopes))
+        if key in self._begun:
+            return False
+        self._begun[key] = scopes  # Kept, so that no other gets its identity.
+        return True
 
     def at(self, parts: tuple[Part, ...]) -> Parent:
         """The parent at this path, whether its scope is open or not: one of the level around, if paths begin there."""
@@ -265,6 +274,16 @@ def level_of(trace: Any) -> Level | None:
     return level
 
 
+def run_of(trace: Any) -> Run | None:
+    """The run of a rule that a trace belongs to, if any."""
+    while trace is not None and not _compat.is_staging(trace):
+        handler = trace.handler if isinstance(trace, HandlerTrace) else None
+        if isinstance(handler, Inside) and handler.run is not None:
+            return handler.run
+        trace = getattr(trace, "parent_trace", None)
+    return None
+
+
 def runs_one_by_one(trace: Any) -> bool:
     """Tell whether operations of the watched function run under a trace without becoming part of a jaxpr in it."""
     while trace is not None and not _compat.is_staging(trace):
@@ -272,35 +291,6 @@ def runs_one_by_one(trace: Any) -> bool:
             return not trace.handler.in_rule
         trace = getattr(trace, "parent_trace", None)
     return False
-
-
-def counts_in(params: dict[str, Any]) -> dict[str, int]:
-    """The number of parts of each name in the jaxprs among the parameters of a primitive that is no part of paths."""
-    counts = {RULE.name: rules} if (rules := sum(map(_rules_of, jaxprs_in(params)))) else {}
-    for part in first_parts_in(params):
-        counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
-    return counts
-
-
-def first_parts_in(params: dict[str, Any]) -> list[Part]:
-    """The first parts of the paths in the jaxprs among the parameters of a primitive."""
-    return [parts[0] for each in places_in(params) if (parts := relative(each.parts))]
-
-
-@_compat.weakref_lru_cache
-def _rules_of(jaxpr: Any) -> int:
-    """The number of rules that may run in place of functions in a jaxpr, in no part of their own."""
-    count = 0
-    for eqn in _compat.open_jaxpr(jaxpr).eqns:
-        is_jitted = eqn.primitive is primitives.jit_p and not _tracebacks.is_internal(eqn.params["jaxpr"])
-        scopes = eqn.source_info.name_stack.stack
-        if eqn.primitive is primitives.custom_vjp_call_p:
-            scopes = scopes[:-1]  # The last is that of its own rule.
-        in_part = any(isinstance(remembered(scope), Part) for scope in scopes)
-        if not is_jitted and not in_part and eqn.primitive not in _PARTS:
-            inside = sum(map(_rules_of, jaxprs_in(eqn.params)))
-            count += max(inside, 1) if has_rule(eqn.primitive, eqn.params) else inside
-    return count
 
 
 def _lines() -> tuple[Any, ...]:

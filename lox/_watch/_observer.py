@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,33 +20,21 @@ from lox._handler import rules
 from lox._logs_in import has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
-from lox._trace import HandlerTrace, under
 from lox._watch import _backward, _leaving
+from lox._watch._contained import counts_in, first_parts_in
+from lox._watch._enclosing import beside, enclosing, outside, run_inside
+from lox._watch._inside import Inside, moved
 from lox._watch._levels import (
     Level,
     Parent,
-    counts_in,
-    first_parts_in,
     level_of,
-    levels_begun,
+    run_of,
     runs_one_by_one,
     silent,
     state,
 )
-from lox._watch._marks import (
-    Inside,
-    Nothing,
-    NotInLoops,
-    Place,
-    announce,
-    cannot_watch,
-    kept,
-    mark,
-    moved,
-    place,
-    places_in,
-)
-from lox._watch._points import RULE, Kind, Numbers, Operations, Part
+from lox._watch._marks import Nothing, NotInLoops, Place, announce, cannot_watch, kept, mark, place, places_in
+from lox._watch._points import RULE, Before, Kind, Numbers, Operations, Part
 from lox._watch._remembered import opened
 from lox._watch._scopes import note
 
@@ -60,6 +47,8 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def observing(self: Any, *args: Any, **params: Any) -> Any:
         operations = watching.value
+        if operations is None and self is _compat.eval_p and places_in(params):
+            return _in_rule_of_jax(bind, self, args, params)
         if operations is None and not state.scopes:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
@@ -78,6 +67,18 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         return outs
 
     return observing
+
+
+def _in_rule_of_jax(bind: Callable[..., Any], primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Evaluate a jaxpr with marks in a rule of JAX's own, which may do so several times."""
+    run = run_of(_compat.current_trace())
+    if run is None or run.evaluates:
+        return bind(primitive, *args, **params)
+    run.parent = run.parent or Parent()
+    before, _, scope = run.parent.before(params["call_jaxpr"])
+    changed = moved(params, Inside((), before, before))
+    with opened(Before(before), scope), run.evaluating(True):
+        return bind(primitive, *args, **(params if changed is None else changed))
 
 
 def _is_of_lox(primitive: Any) -> bool:
@@ -112,8 +113,8 @@ class _Operation:
                 before, apart, scope = parent.before(jaxpr)
                 own, outside = (apart, _backward.scopes_before(self._level)) if self._transposed else (before, ())
                 scopes = Counter(dict(own)) + Counter(dict(outside))
-            inside = enclosing(parent.parts, before, tuple(sorted(scopes.items())))
-            with opened(own, scope, len(eqn.source_info.name_stack.stack)):
+            inside = enclosing(self._level, parent.parts, before, tuple(sorted(scopes.items())))
+            with opened(Before(own, self._level.home), scope, len(eqn.source_info.name_stack.stack)):
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
@@ -125,6 +126,8 @@ class _Operation:
         ):
             with silent():
                 _backward.say_unwatched(self._level)
+        if self._transposed:
+            _backward.number(level)
         if self._level.scopes and not self._transposed and self._is_sum(params):
             args = _leaving.with_equation(args)
         run = _runs.get(self._primitive)
@@ -154,7 +157,7 @@ class _Operation:
         part = self._part("while", params["body_jaxpr"])
         body, captured = self._body(params["body_jaxpr"], "while", None)
         cond, of_cond = self._with_marks(params["cond_jaxpr"])
-        (_, body), (_, more) = _numbered([cond, body], self._transposed)
+        (_, body), (_, more) = self._numbered([cond, body])
         before = params["cond_nconsts"]
         captured = [*more, *captured]
         params = params | {
@@ -168,7 +171,7 @@ class _Operation:
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._part("cond", params["branches"][0])
         marked = [self._with_marks(branch) for branch in params["branches"]]
-        numbered, more = _numbered([branch for branch, _ in marked], self._transposed)
+        numbered, more = self._numbered([branch for branch, _ in marked])
         values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
         branches, captured = _with_operands_of_all(numbered, values)
         index, *operands = args
@@ -199,7 +202,7 @@ class _Operation:
         """Its part in its parent. In a backward pass, JAX runs one program for several calls: each is another point."""
         if self._transposed:
             return self._parent.call_in_pass(name, _backward.call_of(self._level))
-        return self._parent.part(name, program)._replace(of="call")
+        return self._parent.part(name, program)._replace(of="call", home=self._level.home)
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
         body, before = self._with_marks(jaxpr)
@@ -212,6 +215,8 @@ class _Operation:
     def _transparent(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
         if not self._may_mark(params):
+            if counts := counts_in(params):
+                self._parent.add(counts)
             return self._bind(*args, **params)
         if self._primitive not in rules:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
@@ -223,15 +228,15 @@ class _Operation:
         counts, rule = counts_in(params), None
         if has_rule(self._primitive, params):
             counts = {RULE.name: 1} | counts
-            rule = RULE if _backward.is_numbered(level, parent.numbers) else RULE.after(parent.numbers)
+            rule = RULE if _backward.is_numbered(level, parent.numbers) else RULE.after(Before(parent.numbers))
         scopes = _backward.scopes_before(level) if self._transposed else parent.numbers
         is_function = rule is not None or "subfuns" in params
-        inside = enclosing(parent.parts, self._numbers(params), scopes)
+        inside = enclosing(level, parent.parts, self._numbers(params), scopes)
         has_backward = self._primitive is primitives.custom_vjp_call_p
         inside = dataclasses.replace(inside, of="function" if is_function else "", rule=rule, is_open=has_backward)
 
         def run(inside: Inside) -> Any:
-            with opened(rule if has_backward and rule else ()):
+            with opened(rule if has_backward else None):
                 return self._under(inside, args, params)
 
         return beside(level, parent, counts, inside, run)
@@ -245,11 +250,35 @@ class _Operation:
         part = self._parent.call_in_pass(of[0].name, of)
         return tuple(sorted({**dict(numbers), part.name: part.number}.items()))
 
+    def _numbered(self, jaxprs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
+        """Its jaxprs with their points numbered one jaxpr after the other.
+
+        In a backward pass, the name scopes in them have the numbers of the forward pass.
+
+        Returns:
+            The jaxprs, and the values to pass for the new leading inputs of each.
+        """
+        parent = Parent()
+        numbered, captured = [], []
+        for jaxpr in jaxprs:
+            own = counts_in({"jaxpr": jaxpr})
+            more: Sequence[Any] = ()
+            if own.keys() & parent.counts.keys():
+                scopes = () if self._transposed else parent.numbers
+                jaxpr, more, _ = discharge(Inside((), parent.numbers, scopes, self._level.home), None, jaxpr)
+                if scopes:
+                    jaxpr, values = _backward.in_numbered(jaxpr, Before(scopes, self._level.home))
+                    more = [*values, *more]
+            parent.add(own)
+            numbered.append(jaxpr)
+            captured.append(more)
+        return numbered, captured
+
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         with _backward.called(self._level, part):
             if not self._may_mark(params):
                 return self._bind(*args, **params)
-            return self._under(enclosing((*self._parent.parts, part), loops=loops), args, params)
+            return self._under(enclosing(self._level, (*self._parent.parts, part), loops=loops), args, params)
 
     def _unwatched(
         self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any], depth: int = 0
@@ -279,7 +308,7 @@ class _Operation:
         if "subfuns" not in params and self._primitive is not log_p and not has_rule(self._primitive, params):
             changed = moved(params, inside)
             if changed is not None:
-                with _outside(inside):
+                with outside(inside):
                     return self._bind(*args, **self._selected(changed))
         subfuns = params.get("subfuns", ())
         if subfuns:
@@ -320,74 +349,6 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
     primitives.jit_p: _Operation._call,
     primitives.remat_p: _Operation._checkpoint,
 }
-
-
-def enclosing(parts: tuple[Part, ...], numbers: Numbers = (), scopes: Numbers = (), loops: int = 0) -> Inside:
-    """The handler of what encloses an operation that is bound now, with what encloses that in turn."""
-    trace = _compat.current_trace()
-    outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
-    return Inside(parts, numbers, scopes, loops=loops, outer=outer)
-
-
-def _outside(inside: Inside) -> contextlib.AbstractContextManager[Any]:
-    """The context outside all that encloses an operation: nested functions take few frames of Python's stack."""
-    if inside.outer is None:
-        return contextlib.nullcontext()
-    return jex.core.set_current_trace(_compat.current_trace().parent_trace)
-
-
-def run_inside(inside: Inside, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function, with longer paths of the marks that it emits."""
-    with _outside(inside):
-        return under(inside, fun)(None, *args, **kwargs)[0]
-
-
-def beside(
-    level: Level, parent: Parent, counts: Mapping[str, int], inside: Inside, run: Callable[[Inside], Any]
-) -> Any:
-    """Run something that is no part of paths, and number what comes after it in its parent.
-
-    Args:
-        level: The level that runs it.
-        parent: Its parent.
-        counts: The number of parts of each name in it, as far as it is known before it runs.
-        inside: The handler of what is in it.
-        run: A function that runs it under this handler.
-    """
-    with _backward.numbered(level, parent.numbers), levels_begun(inside, level) as (inside, levels):
-        outs = run(inside)
-    counts = dict(counts)
-    for inner in levels:
-        counts |= {name: max(counts.get(name, 0), count) for name, count in inner.counts.items()}
-    parent.add(counts)
-    return outs
-
-
-def _numbered(jaxprs: Sequence[Any], transposed: bool) -> tuple[list[Any], list[Sequence[Any]]]:
-    """Jaxprs of one parent with their points numbered one jaxpr after the other.
-
-    Args:
-        jaxprs: The jaxprs.
-        transposed: Whether they are of a backward pass. The name scopes in them have the numbers of the forward pass.
-
-    Returns:
-        The jaxprs, and the values to pass for the new leading inputs of each.
-    """
-    parent = Parent()
-    numbered, captured = [], []
-    for jaxpr in jaxprs:
-        own = counts_in({"jaxpr": jaxpr})
-        more: Sequence[Any] = ()
-        if own.keys() & parent.counts.keys():
-            scopes = () if transposed else parent.numbers
-            jaxpr, more, _ = discharge(Inside((), parent.numbers, scopes), None, jaxpr)
-            if scopes:
-                jaxpr, values = _backward.in_numbered(jaxpr, scopes)
-                more = [*values, *more]
-        parent.add(own)
-        numbered.append(jaxpr)
-        captured.append(more)
-    return numbered, captured
 
 
 def _with_operands_of_all(

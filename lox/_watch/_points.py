@@ -32,11 +32,14 @@ class Part(NamedTuple):
         of: "scope" for a name scope, "scope of pass" for one that a backward function of the program opens, "call" for
             a loop, a branch or a jitted function, "rule" for a rule that runs in place of a function, "pass" for a
             backward pass, "" for another.
+        home: Of a name scope, a loop, a branch or a jitted function: identifies the traced function that runs it; 0
+            where none is traced.
     """
 
     name: str
     number: int
     of: Literal["", "scope", "scope of pass", "call", "rule", "pass"] = ""
+    home: int = 0
 
     @property
     def is_scope(self) -> bool:
@@ -53,9 +56,23 @@ class Part(NamedTuple):
         """True if it is in name stacks, so that it has the number of the forward pass in a backward pass."""
         return self.of in ("scope", "call", "rule")
 
-    def after(self, numbers: Iterable[tuple[str, int]]) -> Part:
-        """The part after others in its parent."""
-        return self._replace(number=self.number + dict(numbers).get(self.name, 0))
+    def after(self, before: Before) -> Part:
+        """The part after others in its parent. A backward pass may be further inside than what it is of."""
+        if before.home and before.home == self.home:
+            return self
+        return self._replace(number=self.number + dict(before.numbers).get(self.name, 0))
+
+
+class Before(NamedTuple):
+    """What comes before the parts in something that is no part of paths.
+
+    Attributes:
+        numbers: By name, how many parts come before.
+        home: Identifies the traced function that runs it; 0 where none is traced.
+    """
+
+    numbers: Numbers = ()
+    home: int = 0
 
 
 BACKWARD = Part("backward", 0, "pass")

@@ -29,7 +29,7 @@ def enters(owner: Any, scope: Any) -> None:
     if level is None:
         return
     parent = parent_of(level)
-    part = parent.scope(scope.name, level.transposed or is_backward(parent.parts))
+    part = parent.scope(scope.name, level.transposed or is_backward(parent.parts))._replace(home=level.home)
     remember(scope, part)
     opened = Scope(owner, level, place((*parent.parts, part), "scope"), trace)
     level.scopes.append(opened)

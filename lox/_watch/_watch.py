@@ -17,8 +17,9 @@ from lox._misspelt import says_what_was_meant
 from lox._site import calling_site
 from lox._trace import under
 from lox._unmatched import warn_unmatched
+from lox._watch._enclosing import beside, enclosing, run_inside
 from lox._watch._levels import level_of
-from lox._watch._observer import beside, enclosing, observed, run_inside
+from lox._watch._observer import observed
 from lox._watch._points import Operations, Point, Points, Selector
 from lox._watch._resolve import Resolve, Resolver, Watcher, What, seeing
 from lox._watch._scopes import enters, leaves, of_modules
@@ -180,7 +181,7 @@ def run_observed(
     if level is None:
         return run(*args, **kwargs)
     parent = level.parent
-    inside = enclosing(parent.parts, parent.numbers, parent.numbers)
+    inside = enclosing(level, parent.parts, parent.numbers, parent.numbers)
     return beside(level, parent, {}, inside, lambda inside: run_inside(inside, run, args, kwargs))
 
 
