@@ -5,6 +5,7 @@ This check computes: small functions that have a rule, and nothing else, on numb
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -58,6 +59,9 @@ _COTANGENT = 1e-3
 
 _ROUNDS = 3
 """How many arguments of each family are tried."""
+
+_SOON = {"xla_backend_optimization_level": 0}
+"""Compiles faster what runs a few times."""
 
 Point = list[Any]
 Flat = Callable[..., Sequence[Any]]
@@ -182,7 +186,7 @@ class Ruled:
     def compared(self) -> list[float]:
         """By how much the derivative by the rule differs from that of the function, at points where that is sure."""
 
-        @jax.jit
+        @functools.partial(jax.jit, compiler_options=_SOON)
         def both(args: Point, direction: Point, cotangents: Point) -> Any:
             fun, values = self.of_real(_compat.as_fun(self.jaxpr), args)
             results, pull = jax.vjp(fun, values)

@@ -10,7 +10,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._files import syntax
+from lox._audit._files import of_file, syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, is_users, locate
 from lox._audit._rules import primitives
@@ -64,10 +64,17 @@ def anew(audited: Audited) -> Iterator[Finding | Held]:
 def _is_in_loop(file: str, line: int, name: str) -> bool:
     """Whether a function is written in a loop, and a new one in each iteration: numbers that it reads differ then."""
     for node, parents in functions(file).get((line, name), []):
-        around = parents[0] if parents else syntax(file)
-        if any(node in ast.walk(loop) for loop in ast.walk(around) if isinstance(loop, (ast.For, ast.While))):
+        begin = parents[0].lineno if parents else 0
+        if any(begin <= first <= node.lineno <= last for first, last in _loops(file)):
             return True
     return False
+
+
+@of_file
+def _loops(file: str) -> list[tuple[int, int]]:
+    """The first and the last line of each loop in a file."""
+    loops = [node for node in ast.walk(syntax(file)) if isinstance(node, (ast.For, ast.While))]
+    return [(loop.lineno, loop.end_lineno or loop.lineno) for loop in loops]
 
 
 def _makeup(jaxpr: Any, numbers: bool) -> Any:

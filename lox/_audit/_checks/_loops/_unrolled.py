@@ -122,22 +122,21 @@ def _loop_of(stack: Iterable[tuple[str, int, str]]) -> Loop | None:
                 return None
             continue
         found = True
-        lines = _loop_at(file, line)
+        lines = _loop_by_line(file).get(line)
         if lines is not None:
             return None if "site-packages" in file else (file, *lines, function)
     return None
 
 
-def _loop_at(file: str, line: int) -> tuple[int, int] | None:
-    """The first and the last line of the innermost loop around a line, in the same function."""
-    around = [each for each in _nodes(file) if each[0] <= line <= each[1]]
-    if not around:
-        return None
-    *_, loop = max(reversed(around), key=lambda each: (each[0], -each[1]))  # Of the same lines, the innermost is last.
-    return loop
-
-
 @of_file
+def _loop_by_line(file: str) -> dict[int, tuple[int, int] | None]:
+    """By line, the first and the last line of the innermost loop around it, in the same function."""
+    found: dict[int, tuple[int, int] | None] = {}
+    for first, last, loop in sorted(_nodes(file), key=lambda each: (each[0], -each[1])):  # Inner ones come last.
+        found.update(dict.fromkeys(range(first, last + 1), loop))
+    return found
+
+
 def _nodes(file: str) -> list[tuple[int, int, tuple[int, int] | None]]:
     """For each function and the body of each loop in a file: the lines of it, and those of the loop."""
     found: list[tuple[int, int, tuple[int, int] | None]] = []
