@@ -8,6 +8,8 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.extend
+import jax.interpreters.mlir
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -809,6 +811,35 @@ def test_what_runs_while_jax_traces_cannot_be_watched():
 def test_arguments_of_the_wrong_type_are_refused(options):
     with pytest.raises(TypeError, match="lox.watch"):
         lox.watch(net, **options)
+
+
+compared_p = jax.extend.core.Primitive("compared")
+compared_p.def_impl(lambda x, *, jaxpr, same: jax.core.eval_jaxpr(jaxpr, (), x)[0])
+compared_p.def_abstract_eval(lambda aval, **params: aval)
+
+
+def test_a_primitive_without_a_rule_keeps_its_jaxprs():
+    """A library may compare them with others that it keeps, as equinox does."""
+
+    def lowered(context, x, *, jaxpr, same):
+        assert same(jaxpr)
+        return jax.interpreters.mlir.lower_fun(lambda x: jax.core.eval_jaxpr(jaxpr, (), x)[0], False)(context, x)
+
+    jax.interpreters.mlir.register_lowering(compared_p, lowered)
+
+    def fun(x):
+        def inner(x):
+            with jax.named_scope("inner"):
+                return jnp.sin(x)
+
+        jaxpr = jax.make_jaxpr(inner)(x).jaxpr
+        with jax.named_scope("outer"):
+            return compared_p.bind(x, jaxpr=jaxpr, same=lambda other: other is jaxpr) * 2
+
+    listed = {point.path: bool(point.obstacle) for point in lox.points(jax.jit(fun))(X)}
+    assert listed == {"fun/outer/inner": True, "fun/outer": False, "fun": False}
+    out, logs = spooled(lox.watch(jax.jit(fun), at="**/outer", what=values_of), X)
+    assert same(out, jax.jit(fun)(X)) and same(logs["fun/outer/0"][0], out)
 
 
 # -- compositions ---------------------------------------------------------------------------------------------------

@@ -808,3 +808,20 @@ def test_each_run_of_a_residual_in_the_derivative_of_a_root_finder_is_a_point():
         logs = lox.spool(lox.watch(derived, at=at, what=values_of))(x)[1]
         assert [key.rpartition("rule/")[2] for key in logs] == ["layer/0", "layer[1]/0", "layer[2]/0", "layer[3]/0"]
         assert all(len(values) == 1 for values in logs.values())
+
+
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit, lambda f: jax.jit(jax.grad(f))], ids=["eager", "jit", "grad"])
+def test_the_tangents_of_linearize_are_no_events(transform):
+    @jax.jit
+    def square(x):
+        return x * x
+
+    def fun(x):
+        out, slope = jax.linearize(lambda x: jax.lax.fori_loop(0, 2, lambda i, c: square(c), x), x)
+        return out + slope(jnp.float32(0.5)) + slope(jnp.float32(2))
+
+    logs = lox.spool(lox.watch(transform(fun), at=lambda point: not point.backward, what=values_of))(X)[1]
+    logs = {key.removeprefix("fun/"): values for key, values in logs.items() if key not in ("fun/0", "add/0")}
+    assert {key for key in logs if "square" in key} >= {"scan/square/0"}
+    np.testing.assert_allclose(logs["scan/1"], [X**2, X**4], rtol=1e-5)
+    assert not any("[1]" in key for key in logs if "scan" in key or "square" in key)

@@ -40,6 +40,7 @@ _JAX = f"{PurePath(jax.__file__).parent}{os.sep}"
 _DERIVATIVES = f"{_JAX}_src{os.sep}interpreters{os.sep}ad.py"
 _CHECKPOINTS = f"{_JAX}_src{os.sep}ad_checkpoint.py"
 _CUSTOM_DERIVATIVES = inspect.getsourcefile(jax.custom_vjp) or ""
+_LINEARIZES = inspect.getsourcefile(inspect.unwrap(jax.linearize)) or ""
 _CALLING = tuple(f"{_JAX}_src{os.sep}{name}" for name in ("linear_util.py", "api_util.py", f"interpreters{os.sep}"))
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 _SCIPY = (
@@ -208,6 +209,16 @@ def evaluated(frame: FrameType) -> tuple[Any, Any]:
         frame = frame.f_back
     found = frame.f_locals if frame.f_code is _EVALUATES else {}
     return found.get("jaxpr"), found.get("eqn")
+
+
+def is_tangent(frame: FrameType) -> bool:
+    """Tell whether a frame binds what the function that `jax.linearize` returned computes: `lox.watch`."""
+    while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
+        frame = frame.f_back
+    if frame.f_code is not _EVALUATES or frame.f_back is None:
+        return False
+    around = frame.f_back.f_code
+    return around.co_filename == _LINEARIZES and around.co_name == "_lift_linearized"
 
 
 _BINDS_CHECKPOINT = getattr(remat_p.bind, "__code__", None)

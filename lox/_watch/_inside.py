@@ -13,7 +13,7 @@ import jax.extend.source_info_util as source_info
 from lox import _compat
 from lox._effect import Layout, LogEffect, received
 from lox._events import Event, Logs, map_events
-from lox._handler import Filter, State
+from lox._handler import Filter, State, rules
 from lox._logs_in import rules_in
 from lox._watch._marks import NO_PLACE, Place, is_mark, mapped, places_in
 from lox._watch._points import RULE, WHOLE, Before, Numbers, Part, relative
@@ -145,7 +145,7 @@ def _moved(jaxpr: Any, inside: Inside) -> Any:
 
     def params(eqn: Any) -> dict[str, Any]:
         if not is_mark(eqn):
-            return mapped(eqn.params, lambda inner: _moved(inner, inside))
+            return mapped(eqn.params, lambda inner: _moved(inner, inside)) if eqn.primitive in rules else eqn.params
         logs, to = received([var.aval for var in eqn.invars], eqn.params)
         logs = inside.rewrite(None, logs)
         return eqn.params | {"layout": Layout(jax.tree.structure((logs, to)), logs, to)}

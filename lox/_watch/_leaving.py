@@ -34,6 +34,11 @@ RECOMPUTED = (
     "leave out the jax.checkpoint"
 )
 
+COMPUTED = (
+    "a library computes other values in it for this derivative, as a linear solver does, among which JAX tells no "
+    "cotangents; watch the function without the derivative"
+)
+
 DIFFERENTIATED = (
     "JAX differentiates this backward pass where it traces it, so that tangents and values for later are among those "
     "that leave the scope; put jax.jit around the function in the inner derivative, as in jax.grad(jax.jit(f))"
@@ -143,6 +148,7 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
     passes = _Passes(given.eqns)
+    derived = whole and any(_is_derived(eqn.source_info.name_stack.stack) for eqn in given.eqns)
     again = whole and any(_tracebacks.is_recomputed(eqn.source_info.name_stack, 2) for eqn in given.eqns)
     elsewhere = frozenset[int]().union(*(_passes_in(inner) for eqn in given.eqns for inner in jaxprs_in(eqn.params)))
     for number, eqn in enumerate(given.eqns):
@@ -167,8 +173,12 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
         if leaving:
             at = place_of(given.eqns[numbers[-1]], parts)
             count = sum(not part.is_pass for part in parts)
-            enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
-            found.setdefault(numbers[-1], []).append((at, leaving, RECOMPUTED if again else _obstacle(enclosing)))
+            stacks = [given.eqns[number].source_info.name_stack.stack for number in numbers]
+            enclosing = [_around(stack, count) for stack in stacks]
+            obstacle = RECOMPUTED if again else _obstacle(enclosing)
+            if derived and not obstacle and not all(map(_is_derived, stacks)):
+                obstacle = COMPUTED
+            found.setdefault(numbers[-1], []).append((at, leaving, obstacle))
     return found
 
 
@@ -197,6 +207,10 @@ def _obstacle(enclosing: Iterable[Sequence[Any]]) -> str:
         if "vmap" in _tracebacks.transformations(scopes):
             return BATCHED
     return ""
+
+
+def _is_derived(stack: Sequence[Any]) -> bool:
+    return "jvp" in _tracebacks.transformations(stack)
 
 
 class _Passes:

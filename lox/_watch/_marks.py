@@ -17,7 +17,8 @@ from lox._ambient import ambient, counter_p, in_context
 from lox._compat import _tracebacks
 from lox._effect import LogEffect, as_array, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events
-from lox._logs_in import jaxprs_in, logs_of
+from lox._handler import rules
+from lox._logs_in import jaxprs_in
 from lox._site import Watched
 from lox._watch._points import LOOPS, Kind, Part
 
@@ -135,8 +136,10 @@ def places_in(params: dict[str, Any]) -> tuple[Place, ...]:
 
 
 def places_at(eqn: Any) -> tuple[Place, ...]:
-    """The places of the marks that an equation emits, or that are in it."""
-    return tuple(_places_of(eqn)) if is_mark(eqn) else places_in(eqn.params)
+    """The places of the marks that an equation emits, or that are in it: lox does not see into one without a rule."""
+    if is_mark(eqn):
+        return tuple(_places_of(eqn))
+    return places_in(eqn.params) if eqn.primitive in rules else ()
 
 
 class Selection(Protocol):
@@ -169,8 +172,11 @@ class NotInLoops(Selection):
 
 
 def kept(primitive: Any, params: dict[str, Any], selection: Selection) -> dict[str, Any]:
-    """The parameters of a primitive with some of the marks in the jaxprs among them."""
-    if selection.keeps_all(primitive):
+    """The parameters of a primitive with some of the marks in the jaxprs among them.
+
+    A primitive without a rule keeps all, which do nothing: a library may compare its jaxprs with others.
+    """
+    if primitive not in rules or selection.keeps_all(primitive):
         return params
     return mapped(params, lambda jaxpr: _kept(jaxpr, selection))
 
@@ -199,11 +205,11 @@ def is_mark(eqn: Any) -> bool:
 
 def _places_of(eqn: Any) -> Iterator[Place]:
     for event in events(received([var.aval for var in eqn.invars], eqn.params)[0]):
-        if isinstance(event.site, Place):
+        if event.values and isinstance(event.site, Place):
             yield event.site
 
 
 @_compat.weakref_lru_cache
 def _places(jaxpr: Any) -> tuple[Place, ...]:
-    found = (event for logs, to in logs_of(jaxpr) if to == TO_WATCHER for event in events(logs))
-    return tuple(dict.fromkeys(each.site for each in found if each.values and isinstance(each.site, Place)))
+    equations = _compat.open_jaxpr(jaxpr).eqns
+    return tuple(dict.fromkeys(each for eqn in equations for each in places_at(eqn)))

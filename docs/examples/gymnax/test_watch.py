@@ -3,6 +3,7 @@
 import diffrax
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import numpyro
 import optimistix
@@ -137,6 +138,47 @@ def test_a_root_finder_of_optimistix_logs_its_iterations(transform):
     iterates, happened = logs[key], logs.mask[key]
     last = happened.sum(0) - 1  # The last iterate is what is returned.
     assert_close(jnp.take_along_axis(iterates, last[None, ..., None], 0)[0], out)
+
+
+SOLVERS = {
+    "root_find": (optimistix.root_find, optimistix.Newton(1e-3, 1e-3)),
+    "least_squares": (optimistix.least_squares, optimistix.LevenbergMarquardt(1e-3, 1e-3)),
+}
+
+
+@pytest.mark.parametrize(("find", "solver"), SOLVERS.values(), ids=SOLVERS.keys())
+def test_the_derivative_of_a_solver_of_optimistix_may_be_of_a_function_with_points(find, solver):
+    def residual(y, target):
+        with jax.named_scope("residual"):
+            return y * y - target
+
+    def solve(target):
+        return find(residual, solver, jnp.float32(1.5), target, max_steps=8).value
+
+    fun, target = jax.jit(jax.grad(solve)), jnp.float32(2)
+    fits = lambda point: point.name == "residual" and not point.obstacle  # noqa: E731
+    out, logs = watched(fun, fits, max_iters=8)(target)
+    assert_close(out, fun(target))
+    (key,) = [key for key in logs if key.endswith("/while/residual/0")]
+    assert abs(logs.valid(key)[-1]) < 1e-2
+
+
+@pytest.mark.parametrize("solver", [lineax.LU(), lineax.GMRES(1e-3, 1e-3)], ids=["LU", "GMRES"])
+def test_what_a_linear_solver_of_lineax_computes_for_a_derivative_is_not_taken_for_cotangents(solver):
+    matrix = jnp.array([[3.0, 1.0], [5.0, 2.0]])
+
+    def solve(scale):
+        apply = jax.named_scope("apply")(lambda x: scale * matrix @ x)
+        operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct((2,), jnp.float32))
+        return lineax.linear_solve(operator, jnp.array([1.0, 2.0]), solver).value.sum()
+
+    fun = jax.jit(jax.grad(solve))
+    found = [point for point in lox.points(fun)(3.0) if point.backward and point.name == "apply"]
+    assert found and all("a library computes other values" in point.obstacle for point in found)
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="a library computes other values"):
+        watched(fun, "**/backward/**/apply")(3.0)
+    out, _ = watched(fun, lambda point: not point.obstacle and not point.backward, max_iters=4)(3.0)
+    assert_close(out, fun(3.0))
 
 
 def test_a_training_of_ppo_is_watched_for_each_seed(monkeypatch):
