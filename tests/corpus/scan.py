@@ -1442,6 +1442,64 @@ def _lifted(places, heights, place, count):
     return jnp.where(passed, heights * jnp.exp(-distances), 0.0).sum()
 
 
+@wrong("LOX208", f32(9), f32(9), f32(9))
+def pull_of_the_first_step(x, v, stiffness):
+    def pull(x):
+        return -stiffness * jnp.tanh(x) - 0.1 * x**3
+
+    def step(carry, _):
+        x, v, force = carry
+        x = x + 0.1 * v + 0.005 * force
+        new = pull(x)
+        v = v + 0.05 * (force + new)
+        return (x, v, force), jnp.sum(v**2)
+
+    (x, v, _), energy = jax.lax.scan(step, (x, v, pull(x)), None, length=60)
+    return x, v, energy
+
+
+@right("LOX208", f32(9), f32(9), f32(9))
+def pull_of_each_step(x, v, stiffness):
+    def pull(x):
+        return -stiffness * jnp.tanh(x) - 0.1 * x**3
+
+    def step(carry, _):
+        x, v, force = carry
+        x = x + 0.1 * v + 0.005 * force
+        new = pull(x)
+        v = v + 0.05 * (force + new)
+        return (x, v, new), jnp.sum(v**2)
+
+    (x, v, _), energy = jax.lax.scan(step, (x, v, pull(x)), None, length=60)
+    return x, v, energy
+
+
+@right("LOX208", f32(9), f32(9))
+def drift_of_the_energy(x, v):
+    def energy(x, v):
+        return 0.5 * v**2 + 0.5 * jnp.sin(x) ** 2
+
+    def step(carry, _):
+        x, v, first = carry
+        v = v - 0.1 * jnp.sin(x)
+        x = x + 0.1 * v
+        return (x, v, first), jnp.max(jnp.abs(energy(x, v) - first))
+
+    return jax.lax.scan(step, (x, v, energy(x, v)), None, length=60)[1]
+
+
+@wrong("LOX208", f32(12), f32(12, 12))
+def residual_of_the_first_guess(b, matrix):
+    def step(_, carry):
+        x, residual, least = carry
+        x = x + 0.1 * jnp.tanh(residual) * b
+        left = b - matrix @ x
+        return x, residual, jnp.minimum(least, jnp.sum(left**2))
+
+    start = jnp.ones_like(b) + b
+    return jax.lax.fori_loop(0, 40, step, (start, b - matrix @ start, jnp.sum(b**2)))
+
+
 @wrong("LOX208", f32(2), Trail(f32(40, 2), f32(40), i32()))
 def hills_whose_places_are_not_carried_on(place, trail):
     def step(carry, _):
