@@ -1682,6 +1682,36 @@ def transitions_that_divide_their_memory(memory, batch):
     return {"obs": obs, "reward": reward, "at": (at + 64) % memory["reward"].shape[0]}
 
 
+@wrong("LOX820", f32(4, 16), f32(4, 32))
+def beams_by_the_wrong_size(states, scores):
+    _, which = jax.lax.top_k(scores.reshape(-1), scores.shape[0])
+    return states[which // scores.shape[0]], which % scores.shape[1]
+
+
+@right("LOX820", f32(4, 16), f32(4, 32))
+def beams_by_the_vocabulary(states, scores):
+    _, which = jax.lax.top_k(scores.reshape(-1), scores.shape[0])
+    return states[which // scores.shape[1]], which % scores.shape[1]
+
+
+@wrong("LOX820", f32(6, 20), f32(6, 3))
+def row_of_the_best_by_the_wrong_size(grid, rows):
+    best = jnp.argmax(grid)
+    return rows[best // grid.shape[0]]
+
+
+@right("LOX820", f32(6, 20), f32(6, 3))
+def row_of_the_best(grid, rows):
+    best = jnp.argmax(grid)
+    return rows[best // grid.shape[1]]
+
+
+@right("LOX820", f32(9, 3), f32(12))
+def parents_of_a_heap(nodes, values):
+    _, children = jax.lax.top_k(values, 4)
+    return nodes[(children - 1) // 2]
+
+
 @right("LOX820", f32(1000, 4), i32(), f32(64, 4))
 def transitions_whose_places_each_begin_anew(memory, at, batch):
     places = (at + jnp.arange(64)) % memory.shape[0]

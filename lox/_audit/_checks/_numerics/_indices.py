@@ -237,6 +237,8 @@ class Known:
             return None
         if maker.equation.primitive in primitives("iota", "argmax", "argmin"):
             return Most(limits.high)
+        if maker.equation.primitive in primitives("top_k") and value is maker.outputs[1]:
+            return Most(maker.inputs[0].shape[maker.equation.params.get("axis", -1)] - 1)
         if (moved := self._moved(value)) is not None:
             found = self.most(moved[0], depth - 1)
             return None if found is None else found._replace(number=found.number + moved[1])
@@ -253,7 +255,7 @@ class Known:
             return self.most(maker.inputs[maker.outputs.index(value)], depth - 1)
         if maker.equation.primitive in primitives("min", "max", "clamp"):
             return self._limited(maker, depth)
-        if (limit := self._chosen(maker) or self._filled(maker, depth)) is not None:
+        if (limit := self._chosen(maker) or self._filled(maker, depth) or self._floored(maker, depth)) is not None:
             return limit
         by = _divisor(maker)
         return None if by is None else Most(by - 1, is_limited=True)
@@ -326,6 +328,16 @@ class Known:
             return None
         found = self.most(others[0], depth - 1)
         return Most(numbers[0], is_filler=True) if found is not None and found.number < numbers[0] else None
+
+    def _floored(self, maker: Step, depth: int) -> Most | None:
+        """The greatest number of `index // n`, which JAX makes of a quotient and of one less, for numbers below zero."""
+        cases = [self._origins.of(each, _LAYOUT) for each in maker.inputs[1:]]
+        quotient = next((each for each in cases if made_by(each, primitives("div")) is not None), None)
+        less = next((moved for each in cases if (moved := self._moved(each)) is not None), None)
+        if quotient is None or less is None or self._origins.of(less[0], _LAYOUT) is not quotient or less[1] != -1:
+            return None
+        found = self.most(quotient, depth - 1)
+        return None if found is None else found._replace(number=float(math.floor(found.number)))
 
     def _limited(self, maker: Step, depth: int) -> Most | None:
         is_clamp, is_max = (maker.equation.primitive in primitives(name) for name in ("clamp", "max"))
