@@ -330,7 +330,7 @@ class Known:
         return Most(numbers[0], is_filler=True) if found is not None and found.number < numbers[0] else None
 
     def _floored(self, maker: Step, depth: int) -> Most | None:
-        """The greatest number of `index // n`, which JAX makes of a quotient and of one less, for numbers below zero."""
+        """The greatest number of `index // n`: JAX chooses between a quotient and one less, for numbers below zero."""
         cases = [self._origins.of(each, _LAYOUT) for each in maker.inputs[1:]]
         quotient = next((each for each in cases if made_by(each, primitives("div")) is not None), None)
         less = next((moved for each in cases if (moved := self._moved(each)) is not None), None)
