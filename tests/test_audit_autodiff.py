@@ -649,7 +649,13 @@ def descent(fun, places):
     return run
 
 
-INFINITE = [*of("LOX606", True), *of("LOX606", False), *of("LOX607", True), *of("LOX607", False)]
+IN_BRANCHES = {"the_length_of_a_vector_in_a_branch_that_takes_zero", "a_root_in_a_branch_of_something_else"}
+"""Programs whose derivatives are in branches, of which it is not said if a program takes them itself."""
+INFINITE = [
+    case
+    for case in (*of("LOX606", True), *of("LOX606", False), *of("LOX607", True), *of("LOX607", False))
+    if case.id not in IN_BRANCHES
+]
 
 
 @pytest.mark.parametrize("case", INFINITE)

@@ -23,6 +23,11 @@ SEEN_BY_JAX_ONLY = {
     "a_loss_and_its_gradient_with_the_same_dropout",
     "a_target_network_that_begins_as_its_critic",
     "each_branch_uses_the_key_in_its_way",
+    "two_orders_for_the_same_demand",
+    "antithetic_pairs_of_a_disturbance",
+    "rows_and_labels_that_are_sorted_by_the_same_numbers",
+    "queues_of_two_rates_with_the_same_customers",
+    "the_derivative_of_each_output_with_one_dropout",
 }
 UNSETTLED = {"a_random_walk_that_carries_the_key_it_has_drawn_from"}
 
@@ -621,14 +626,14 @@ def walk(key, xs):
     return jax.lax.scan(lambda x, d: (x + d * jax.random.normal(key), x), 0.0, xs)[0]
 
 
-def increment(key, xs):
+def both(key, xs):
     def value(x):
         return x * jax.random.normal(key)
 
-    return value(xs[0]) - value(xs[1])
+    return value(xs[0]) + value(xs[1])
 
 
-@pytest.mark.parametrize(("function", "code"), [(walk, "LOX702"), (increment, "LOX701")])
+@pytest.mark.parametrize(("function", "code"), [(walk, "LOX702"), (both, "LOX701")])
 def test_what_a_library_does_with_a_key_is_on_purpose(function, code):
     installed = {"jax": jax}
     exec(compile(inspect.getsource(function), "/python/site-packages/library/paths.py", "exec"), installed)

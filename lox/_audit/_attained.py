@@ -207,8 +207,8 @@ def _dot(place: Place, end: End, logarithm: bool, depth: int) -> bool:
 @_reached("tanh", "logistic", "sin", "cos", "erf")
 def _saturating(place: Place, end: End, logarithm: bool, depth: int) -> bool:
     limits = place.inputs[0].value.fact.range
-    if place.step.equation.primitive in primitives("logistic") and end == "low" and not logarithm:
-        return False  # Only by underflow, far out.
+    if place.step.equation.primitive in primitives("logistic") and not logarithm:
+        return False  # Only by rounding, far out.
     return math.isinf(limits.low if end == "low" else limits.high)
 
 
@@ -227,6 +227,9 @@ _PARTS = primitives("concatenate", "stack", "pad", "dynamic_update_slice", "scat
 _LINEAR = primitives("add", "sub", "neg", "mul", "div", "dot_general", "reduce_sum")
 
 
+_ACTIVATIONS = primitives("custom_jvp_call", "max", "tanh")
+
+
 def _free(node: Node, depth: int) -> bool:
     """Whether nothing about a value tells that its elements are not all zero at once."""
     node = resolved(node)
@@ -237,10 +240,18 @@ def _free(node: Node, depth: int) -> bool:
         return _free(node.place.inputs[0], depth - 1)
     if primitive in _PARTS:
         return all(_is_linear(each, depth - 1) or each.value.number == 0 for each in node.place.inputs)
+    if primitive in primitives("dot_general"):
+        return not any(map(_is_hidden, node.place.inputs))
     if primitive in primitives("div"):  # What is divided by its own size is of size one.
         over, under = (plain(each) for each in node.place.inputs)
         return over not in upstream([under], smoothly=False)
     return True
+
+
+def _is_hidden(node: Node) -> bool:
+    """Say whether a value comes out of an activation: its units are all zero at once by bad luck alone."""
+    place = plain(node).place
+    return place is not None and place.step.equation.primitive in _ACTIVATIONS
 
 
 def _is_free_square(node: Node, depth: int) -> bool:

@@ -287,6 +287,7 @@ class Flow:
         unknown: What is known of each output of the body, whatever the flags are.
         going: The same while no episode ends.
         ending: The same where an episode ends in each iteration.
+        ended: The same where one ends in an iteration, whatever it gets from the one before.
         another: The same where an episode of another environment ends; None if the body does not ask for any of them.
         values: What is known of the values of the body, whatever the flags are.
         ends: The sources that are flags.
@@ -302,6 +303,7 @@ class Flow:
     unknown: list[Part]
     going: list[Part]
     ending: list[Part]
+    ended: list[Part]
     another: list[Part] | None
     values: dict[Value, Part]
     ends: int
@@ -421,23 +423,26 @@ def _flow(audited: Audited, step: Step, location: Location, flags: Flags) -> Flo
     loop = loop_of(step)
     flag = 1 << len(loop.carry)
 
-    def folded(scenario: Scenario) -> tuple[Fold, Before, list[Part], dict[Value, Part]]:
+    def folded(scenario: Scenario) -> tuple[Fold, Before, list[tuple[list[Part], dict[Value, Part]]]]:
         fold = Fold(scenario, flags, flag)
         outside = Before(audited, fold, flag << 1)
-        return fold, outside, *_folded(loop, fold, outside)
+        return fold, outside, _folded(loop, fold, outside)
 
-    fold, outside, unknown, values = folded(UNKNOWN)
+    fold, outside, iterations = folded(UNKNOWN)
+    unknown, values = iterations[-1]
     if not fold.shapes:
         return None
     carried = enumerate(unknown[: len(loop.carry)])
+    ending = [results for results, _ in folded(ENDING)[2]]
     return Flow(
         loop,
         location,
         _is_backward(audited, loop, flags),
         unknown,
-        folded(GOING)[2],
-        folded(ENDING)[2],
-        folded(ANOTHER_ENDS)[2] if fold.reduces else None,
+        folded(GOING)[2][-1][0],
+        ending[-1],
+        ending[0],
+        folded(ANOTHER_ENDS)[2][-1][0] if fold.reduces else None,
         values,
         functools.reduce(operator.or_, (1 << place for place, part in carried if part.is_end), flag),
         fold.causes,
@@ -447,16 +452,18 @@ def _flow(audited: Audited, step: Step, location: Location, flags: Flags) -> Flo
     )
 
 
-def _folded(loop: Scan, fold: Fold, outside: Before) -> tuple[list[Part], dict[Value, Part]]:
-    """What comes out of the body of a loop, after enough iterations that what is the same in each is known."""
+def _folded(loop: Scan, fold: Fold, outside: Before) -> list[tuple[list[Part], dict[Value, Part]]]:
+    """What comes out of the body of a loop, and is in it, in as many iterations as tell what is the same in each."""
     fold.whole = frozenset(value for pair in loop.consts for value in pair)
     consts = [fold.named(value, of_number(value)) for value, _ in loop.consts]
     xs = [outside.sliced(*pair) for pair in loop.xs]
     fold.next_reads = outside.read_at_next(loop)
     carry = [source(1 << place) for place in range(len(loop.carry))]
+    iterations = []
     for _ in range(_ITERATIONS):
         known: dict[Value, Part] = {}
         results = fold.through(loop.body, [*consts, *carry, *xs], known)
+        iterations.append((results, known))
         after = [
             part if new.number is None else Part(new.number, is_mask=new.is_mask, is_end=new.is_end)
             for part, new in zip(carry, results, strict=False)
@@ -464,7 +471,7 @@ def _folded(loop: Scan, fold: Fold, outside: Before) -> tuple[list[Part], dict[V
         if after == carry:
             break
         carry = after
-    return results, known
+    return iterations
 
 
 def _is_backward(audited: Audited, loop: Scan, flags: Flags) -> bool:

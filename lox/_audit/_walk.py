@@ -16,6 +16,7 @@ from lox._audit._facts import ANY, Fact, Interval, join, of_constant, unknown
 from lox._audit._findings import Finding
 from lox._audit._forward import Forward
 from lox._audit._labels import labels_of
+from lox._audit._narrowed import narrowed
 from lox._audit._program import Block, Step, Value
 from lox._audit._ranges import range_of
 from lox._audit._regions import Role, ports_of
@@ -117,6 +118,8 @@ class Walk(Forward[Fact]):
 
     def inside(self, step: Step, place: int, facts: Sequence[Fact]) -> list[Fact]:
         ports = step.ports[place]
+        if self._ranges and ports.kind == "branch":
+            facts = narrowed(step, place, facts)
         block = self.block(_named(step, place), ports.jaxpr, facts)
         self._running.setdefault(step, {})[place] = block
         return [value.fact for value in block.outputs]

@@ -1422,3 +1422,56 @@ def losses_weighed_by_learned_uncertainties(params, x, y, image):
 def curvature_along_a_direction(x):
     gradient = jax.grad(jax.scipy.special.logsumexp)
     return jnp.sum(jax.jvp(gradient, (x,), (x,))[1] ** 2)
+
+
+# Values that are zero only by rounding, or in a branch that is not taken there.
+
+
+@right("LOX606", f32(), f32(16), f32(16), differentiate="level")
+def a_signal_and_noise_by_a_level_between_zero_and_one(level, signal, noise):
+    kept = jax.nn.sigmoid(level)
+    return jnp.mean((jnp.sqrt(kept) * signal + jnp.sqrt(1.0 - kept) * noise) ** 2)
+
+
+@right("LOX606", f32(5, 3), differentiate="positions")
+def springs_between_each_two_of_some_balls(positions):
+    i, j = jnp.triu_indices(5, k=1)
+    r = jnp.sqrt(jnp.sum((positions[i] - positions[j]) ** 2, axis=-1))
+    return jnp.sum(jnp.where(r < 2.0, 1.0 / r**3, 0.0))
+
+
+@right("LOX606", f32(), differentiate="depth")
+def the_speed_of_what_flows_out_of_a_tank(depth):
+    above = jnp.maximum(depth - 0.5, 0.0)
+    return jax.lax.cond(above > 1e-6, lambda: jnp.sqrt(19.6 * above), lambda: 0.0 * above)
+
+
+@right("LOX606", f32(4), differentiate="v")
+def the_length_of_a_vector_that_is_not_zero(v):
+    squared = jnp.sum(v**2)
+    return jax.lax.cond(squared <= 0.0, lambda: 0.0, lambda: jnp.sqrt(squared))
+
+
+@wrong("LOX606", f32(4), differentiate="v")
+def the_length_of_a_vector_in_a_branch_that_takes_zero(v):
+    squared = jnp.sum(v**2)
+    return jax.lax.cond(squared >= 0.0, lambda: jnp.sqrt(squared), lambda: 0.0)
+
+
+@wrong("LOX606", f32(), f32(), differentiate="y")
+def a_root_in_a_branch_of_something_else(x, y):
+    return jax.lax.cond(x > 0, lambda y: jnp.sqrt(y), lambda y: y, y**2)
+
+
+@right("LOX606", {"w": f32(12, 32), "v": f32(32, 8)}, f32(16, 12), differentiate="params")
+def directions_of_what_a_network_makes_of_sounds(params, sounds):
+    made = jax.nn.relu(sounds @ params["w"]) @ params["v"]
+    made = made / (jnp.linalg.norm(made, axis=-1, keepdims=True) + 1e-8)
+    return jnp.mean(made @ made.T)
+
+
+@wrong("LOX606", {"w": f32(12, 8)}, f32(16, 12), differentiate="params")
+def directions_of_sounds_of_which_some_may_be_silent(params, sounds):
+    made = sounds @ params["w"]
+    made = made / (jnp.linalg.norm(made, axis=-1, keepdims=True) + 1e-8)
+    return jnp.mean(made @ made.T)

@@ -799,3 +799,37 @@ def order_of_all_pairs_of_a_batch(x, w, wanted):
     scores = x @ w
     gaps = scores - jnp.squeeze(scores, -1)
     return jnp.mean(jax.nn.softplus(-gaps * jnp.sign(wanted[:, None] - wanted)))
+
+
+# Two labels of one set of things.
+
+
+@right("LOX101", f32(9, 9), f32(9), axes={"distance": ("rows", "columns"), "weight": ("columns",)})
+def distances_that_are_made_symmetric(distance, weight):
+    distance = (distance + distance.T) / 2
+    near = jnp.exp(-distance) * weight
+    pull = jax.nn.logsumexp(near.sum(axis=1) - distance, axis=1)
+    return pull * weight
+
+
+@right(
+    "LOX101",
+    f32(6, 6),
+    f32(6),
+    f32(6),
+    axes={"flow": ("senders", "receivers"), "sent": ("senders",), "got": ("receivers",)},
+)
+def what_towns_gain_from_one_another(flow, sent, got):
+    net = flow - jnp.transpose(flow)
+    return net.sum(axis=0) + (got - sent)
+
+
+@wrong(
+    "LOX101",
+    f32(6, 6),
+    f32(6),
+    f32(6),
+    axes={"flow": ("senders", "receivers"), "sent": ("senders",), "got": ("receivers",)},
+)
+def what_is_sent_less_what_others_got(flow, sent, got):
+    return flow.sum(axis=0) + (got - sent)

@@ -903,3 +903,67 @@ def costs_that_count_at_the_end(rewards, dones, baselines, last):
         return total, total - baseline
 
     return jax.lax.scan(back, last, (rewards, dones, baselines), reverse=True)[1]
+
+
+# A wrapper that keeps the return of the last episode that ended.
+
+
+def _balanced(pole, force):
+    """A step of a pole that gives one for each step in which it had not fallen before."""
+    angle, speed, time = pole
+    prev_terminal = (jnp.abs(angle) > 0.2) | (time >= 200)
+    speed = speed + 0.05 * (angle + force)
+    angle, time = angle + 0.05 * speed, time + 1
+    done = (jnp.abs(angle) > 0.2) | (time >= 200)
+    pole = jax.tree.map(lambda new, old: jnp.where(done, new, old), (0.01, 0.0, 0), (angle, speed, time))
+    return pole, 1.0 - prev_terminal, done
+
+
+@right("LOX221", f32(40))
+def returns_of_episodes_that_a_wrapper_keeps(forces):
+    def step(carry, force):
+        pole, episode_return, returned = carry
+        pole, reward, done = _balanced(pole, force)
+        total = episode_return + reward
+        returned = returned * (1 - done) + total * done
+        return (pole, total * (1 - done), returned), returned
+
+    return jax.lax.scan(step, ((0.01, 0.0, 0), jnp.zeros(()), jnp.zeros(())), forces)[1]
+
+
+@right("LOX221", f32(40, 8))
+def scores_of_games_that_a_wrapper_keeps(moves):
+    def step(carry, move):
+        place, score, finished = carry
+        prev_done = place > 10
+        place = place + jnp.abs(move)
+        done = place > 10
+        gained = jnp.where(prev_done, 0.0, 2.0)
+        finished = jnp.where(done, score + gained, finished)
+        return (jnp.where(done, 0.0, place), jnp.where(done, 0.0, score + gained), finished), (finished, done)
+
+    return jax.lax.scan(step, (jnp.zeros(8), jnp.zeros(8), jnp.zeros(8)), moves)[1]
+
+
+@wrong("LOX221", f32(40))
+def returns_that_a_wrapper_keeps_after_their_reset(forces):
+    def step(carry, force):
+        pole, episode_return, returned = carry
+        pole, reward, done = _balanced(pole, force)
+        episode_return = (episode_return + reward) * (1 - done)
+        returned = jnp.where(done, episode_return, returned)
+        return (pole, episode_return, returned), returned
+
+    return jax.lax.scan(step, ((0.01, 0.0, 0), jnp.zeros(()), jnp.zeros(())), forces)[1]
+
+
+@wrong("LOX221", f32(40, 8), flags(40, 8))
+def returns_without_the_last_reward(rewards, dones):
+    def step(carry, now):
+        running, last = carry
+        reward, done = now
+        last = jnp.where(done, running, last)
+        running = jnp.where(done, 0.0, running + reward)
+        return (running, last), last
+
+    return jax.lax.scan(step, (jnp.zeros(8), jnp.zeros(8)), (rewards, dones))[1]

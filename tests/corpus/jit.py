@@ -950,3 +950,38 @@ def training_that_compiles_its_gradient_once(params, batches, targets):
     for x, y in zip(batches, targets):
         params = params - 0.1 * gradient(params, x, y) - 0.01 * jax.jit(_loss)(params, x, y)
     return params
+
+
+# Numbers that a function passes on to another one.
+
+
+def _scaled(x, rate):
+    logger.info("rate is %s", rate)
+    return x * rate
+
+
+def _deep(x, depth, *, width):
+    print("layers", depth, "of", width)
+    for _ in range(depth):
+        x = jnp.tanh(x * width)
+    return x
+
+
+def _shown(x, loss):
+    logger.info("loss is %s", loss)
+    return x - loss
+
+
+@right("LOX410", f32(8))
+def a_rate_that_is_a_number_is_logged(x):
+    return _scaled(x, 0.1)
+
+
+@right("LOX410", f32(8))
+def sizes_that_are_numbers_are_printed(x):
+    return _deep(x, 3, width=64) + _deep(x, depth=2, width=32)
+
+
+@wrong("LOX410", f32(8))
+def a_loss_that_is_passed_on_is_logged(x):
+    return _shown(x, jnp.sum(x**2))

@@ -1849,3 +1849,21 @@ def distances_of_frames_by_a_difference(frames):
 @right("LOX801", f32())
 def powers_of_three(x):
     return jnp.cos(jnp.power(3, jnp.arange(12)) * x)
+
+
+@right("LOX808", f32())
+def an_entropy_in_a_branch_for_what_is_positive(x):
+    def term(x):
+        p = jnp.maximum(x, 0.0)
+        return p * jnp.log(p)
+
+    return jax.lax.cond(x > 1e-3, term, jnp.zeros_like, x)
+
+
+@wrong("LOX808", f32(), f32())
+def an_entropy_in_a_branch_of_something_else(x, y):
+    def term(x):
+        p = jnp.maximum(x, 0.0)
+        return p * jnp.log(p)
+
+    return jax.lax.cond(y > 1e-3, term, jnp.zeros_like, x)

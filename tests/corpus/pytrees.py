@@ -305,6 +305,20 @@ def a_step_that_makes_a_speed_weakly_typed(body, force):
     return dataclasses.replace(body, position=body.position + force, velocity=speed)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class _Spring:
+    length: Any
+    force: Any
+
+
+@wrong("LOX504", _Particle(f32(3), f32()), _Spring(f32(3), f32()))
+def a_step_that_makes_numbers_of_two_states_weakly_typed(body, spring):
+    pull = jnp.where(body.position[0] > 0, 1.0, 0.0)
+    body = dataclasses.replace(body, position=body.position + pull, velocity=pull)
+    return body, _Spring(spring.length - pull, pull)
+
+
 @right("LOX504", STATE, f32(32, 8))
 def a_train_step_that_keeps_its_types(state, x):
     return _trained(state, x), (x**2).mean()

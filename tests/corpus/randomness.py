@@ -1133,3 +1133,125 @@ def sums_of_noise_that_rows_weigh(key, weights, transition):
         return transition @ state + jnp.outer(weights, noise), state
 
     return jax.lax.scan(step, jnp.zeros((3, 5)), jax.random.normal(key, (12, 5)))[1]
+
+
+# The same random numbers on purpose.
+
+
+def _waiting(rate, key):
+    """The mean time that customers wait in a queue."""
+    gaps = jax.random.exponential(key, (50,)) / rate
+
+    def serve(wait, gap):
+        wait = jnp.maximum(wait + 0.8 - gap, 0.0)
+        return wait, wait
+
+    return jax.lax.scan(serve, jnp.zeros(()), gaps)[1].mean()
+
+
+@right("LOX701", KEY, f32())
+def queues_of_two_rates_with_the_same_customers(key, rate):
+    return _waiting(1.1 * rate, key) / _waiting(rate, key)
+
+
+@right("LOX700", KEY, f32(), f32(), f32())
+def two_orders_for_the_same_demand(key, little, much, price):
+    demand = jax.random.gamma(key, 2.0, (64,))
+    sold = jnp.minimum(demand, little)
+    again = jax.random.gamma(key, 2.0, (64,))
+    sold_of_much = jnp.minimum(again, much)
+    return price * jnp.sum(sold) - price * jnp.sum(sold_of_much)
+
+
+@right("LOX700", KEY, f32(4))
+def antithetic_pairs_of_a_disturbance(key, x):
+    up = jnp.exp(jnp.sin(x + 0.1 * jax.random.normal(key, x.shape)))
+    down = jnp.exp(jnp.sin(x - 0.1 * jax.random.normal(key, x.shape)))
+    return (up + down) / 2
+
+
+@right("LOX700", KEY, f32(64, 3), i32(64))
+def rows_and_labels_that_are_sorted_by_the_same_numbers(key, x, y):
+    rows = jnp.argsort(jax.random.uniform(key, (64,)))
+    places = jnp.argsort(jax.random.uniform(key, (64,)))
+    return x[rows], y[places]
+
+
+@right("LOX701", KEY, {"w": f32(8, 4), "v": f32(4, 3)}, f32(16, 8))
+def the_derivative_of_each_output_with_one_dropout(key, params, x):
+    def outputs(params):
+        return (_dropout(key, x @ params["w"]) @ params["v"]).mean(0)
+
+    return [jax.grad(lambda params, i=i: outputs(params)[i])(params) for i in range(3)]
+
+
+@wrong("LOX701", KEY, f32(8, 4), f32(8, 4), f32(4, 4))
+def pairs_of_a_contrast_with_one_dropout(key, x, y, w):
+    return jnp.mean((_dropout(key, x) @ w) * (_dropout(key, y) @ w))
+
+
+@wrong("LOX701", KEY, f32(8, 4), f32(4, 4))
+def two_views_of_an_image_that_are_one(key, x, w):
+    def view():
+        return jnp.tanh((x + 0.1 * jax.random.normal(key, x.shape)) @ w)
+
+    return jnp.mean((view() - view()) ** 2)
+
+
+@wrong("LOX700", KEY, f32(3), f32(3))
+def a_hunter_and_its_prey_that_start_with_the_same_noise(key, hunter, prey):
+    hunter = hunter + 0.1 * jax.random.normal(key, (3,))
+    prey = prey + 0.1 * jax.random.normal(key, (3,))
+    return jnp.sum((hunter - prey) ** 2)
+
+
+@right("LOX702", KEY, f32())
+def an_order_that_is_best_for_the_same_thousand_days(key, order):
+    def profit(order):
+        demand = 10.0 + 2.0 * jax.random.normal(key, (1000,))
+        return jnp.mean(5.0 * jnp.minimum(demand, order) - 3.0 * order)
+
+    return jax.lax.fori_loop(0, 200, lambda _, order: order + 0.05 * jax.grad(profit)(order), order)
+
+
+@right("LOX702", KEY, f32(4))
+def a_descent_in_a_random_landscape(key, x):
+    def step(x, _):
+        waves = jax.random.normal(key, (16, 4))
+        return x - 0.1 * jnp.cos(waves @ x) @ waves, None
+
+    return jax.lax.scan(step, x, None, length=10)[0]
+
+
+@wrong("LOX702", KEY, {"w": f32(8, 4), "v": f32(4, 8)}, f32(16, 8))
+def codes_with_the_same_noise_in_each_step(key, params, x):
+    def loss(params):
+        h = x @ params["w"]
+        return jnp.mean(((h + jax.random.normal(key, h.shape)) @ params["v"] - x) ** 2)
+
+    def step(params, _):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params)), None
+
+    return jax.lax.scan(step, params, None, length=10)[0]
+
+
+# One random number or row for several on purpose.
+
+
+@right("LOX703", KEY, f32(12))
+def effects_of_schools_of_which_each_has_one(key, scores):
+    keys = jax.random.split(key, 3)
+    effects = [jnp.full((size,), jax.random.normal(each)) for each, size in zip(keys, (3, 4, 5), strict=True)]
+    return scores + jnp.concatenate(effects)
+
+
+@right("LOX703", KEY, f32(40, 6), f32(6, 4), f32(40, 4))
+def a_change_of_a_bias_that_is_tried_on_all_rows(key, x, w, y):
+    change = 0.1 * jax.random.normal(key, (4,))
+    fitness = -jnp.mean((jnp.tanh(x @ w + change) - y) ** 2)
+    return fitness * change
+
+
+@wrong("LOX703", KEY, f32(40, 6), f32(6, 4))
+def noise_on_outputs_that_all_rows_share(key, x, w):
+    return jnp.tanh(x @ w) + 0.1 * jax.random.normal(key, (4,))

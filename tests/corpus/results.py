@@ -627,3 +627,20 @@ def losses_of_steps_of_several_sizes(params, sizes, x):
         return params, _loss(new_params, x)
 
     return jax.lax.scan(probe, params, sizes)[1]
+
+
+# New values that are read by their names.
+
+
+@right("LOX431", f32(8), f32(8), f32(8))
+def a_step_that_logs_all_its_variables(params, momentum, gradient):
+    new_momentum = 0.9 * momentum + gradient
+    told = {name: jnp.linalg.norm(value) for name, value in locals().items()}
+    return params - 0.1 * gradient, momentum, told
+
+
+@right("LOX431", f32(16), f32(16))
+def a_filter_that_hands_its_variables_to_a_plot(mean, observation):
+    next_mean = mean + 0.1 * (observation - mean)  # noqa: F841
+    drawn = dict(vars())
+    return mean, drawn["next_mean"].sum()

@@ -46,6 +46,9 @@ REPLACED = Kind(
     "The types of results were compared with those of the arguments that they resemble.",
 )
 
+_MOST_TOLD = 4
+"""How many arrays of one change are listed."""
+
 _BUILTIN = (tuple, list, dict, type(None))
 
 
@@ -83,6 +86,7 @@ def replaced(audited: Audited) -> Iterator[Finding | Held]:
     if captured.error is not None or captured.structure is None:
         return
     results = dict(zip(captured.results, _compat.out_avals(captured.jaxpr), strict=False))
+    changes: dict[Any, list[str]] = {}
     for path, name in _pairs(captured.structure, _arguments(audited)):
         value = _arguments(audited)[name]
         before = {_joined(name, path): aval for path, leaf in _leaves(value) if (aval := _aval(leaf)) is not None}
@@ -94,11 +98,19 @@ def replaced(audited: Audited) -> Iterator[Finding | Held]:
         ]
         if not differ:
             yield REPLACED.fine(where)
-        elif _is_state(value, before, after, differ):
-            listed = [
-                f"{each} is {_text(before.get(each))}, and returned as {_text(after.get(each))}" for each in differ
-            ]
-            yield REPLACED.at(where, f"{'; '.join(listed[:4])}: a second call, with the result, is traced again.")
+        for each in differ if _is_state(value, before, after, differ) else ():
+            old, new = before.get(each), after.get(each)
+            changes.setdefault(_change(old, new), []).append(f"{each} is {_text(old)}, and returned as {_text(new)}")
+    for found in changes.values():
+        more = f"; and so for {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+        listed = "; ".join(found[:_MOST_TOLD])
+        yield REPLACED.at(where, f"{listed}{more}: a second call, with the result, is traced again.")
+
+
+def _change(old: Any, new: Any) -> tuple[Any, Any]:
+    """What differs between two types, without shapes if these are the same."""
+    one, other = _typed(old), _typed(new)
+    return (one[1:], other[1:]) if one[0] == other[0] else (one, other)
 
 
 def _pairs(structure: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -110,21 +110,28 @@ def _only_divides(place: Place) -> bool:
     while left and len(seen) < _NEARBY:
         node = left.pop()
         seen.add(node)
-        for fed, _ in node.feeds:
+        for fed, smooth in node.feeds:
+            if not smooth:  # A comparison asks for no derivative.
+                continue
             if fed.place is None:
                 left += [fed] if fed not in seen else []
                 continue
             primitive = fed.place.step.equation.primitive
-            if "transpose" in transformations(fed.place.step.equation):
+            steps = (fed.place.step, *fed.place.around)
+            if any("transpose" in transformations(step.equation) for step in steps):
                 continue
-            power = fed.place.step.equation.params.get("y", 0) if primitive in primitives("integer_pow") else 0
+            power = fed.place.step.equation.params["y"] if primitive in primitives("integer_pow") else 0
             if power < 0 or (primitive in primitives("div") and resolved(fed.place.inputs[1]) in seen):
                 divides = True
-            elif primitive in _LAID_OUT:
+            elif primitive in _LAID_OUT or power > 0 or _scales(fed.place):
                 left += [fed] if fed not in seen else []
             else:
                 return False
     return divides and not left
+
+
+def _scales(place: Place) -> bool:
+    return place.step.equation.primitive in primitives("mul", "div") and any(map(is_constant, place.inputs))
 
 
 def _range(operand: Node) -> str:
@@ -143,7 +150,8 @@ def _poles(place: Place) -> tuple[tuple[float, End], ...]:
 
 def _at(node: Node, number: float, end: End) -> bool:
     """Say whether a number is this end of the range of a value."""
-    return bool(getattr(node.value.fact.range, end) == number) or is_square_product(resolved(node))
+    limits = node.value.fact.range
+    return bool(getattr(limits, end) == number) or (number in limits and is_square_product(resolved(node)))
 
 
 _COMPARED: dict[Any, Callable[[float, float], bool]] = {

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
-from lox._audit._checks._axes._meaning import is_made_for
+from lox._audit._checks._axes._meaning import is_made_for, symmetric
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule
 from lox._audit._location import Location, call, frames, locate, transformations
@@ -43,7 +43,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         others = [value for value in arrays if value not in made and not _is_expanded(value)]
         pairs = [*itertools.product(made, others)]
         if all(audited.origins.of(one, _LAID_OUT) is not audited.origins.of(other, _LAID_OUT) for one, other in pairs):
-            yield from _labelled(made, others, location)  # Else all pairs of one array are meant.
+            yield from _labelled(audited, made, others, location)  # Else all pairs of one array are meant.
             paired += [(location, one, other, step.outputs[0]) for one, other in pairs if _are_crossed(one, other)]
     yield from _unlabelled(paired, audited)
     yield from _chosen(audited)
@@ -60,11 +60,13 @@ def _is_made_for(value: Value, step: Step) -> bool:
     return all(of_density) and locate(step.equation) == locate(maker.equation)
 
 
-def _labelled(made: list[Value], others: list[Value], location: Location) -> Iterator[Finding]:
+def _labelled(audited: Audited, made: list[Value], others: list[Value], location: Location) -> Iterator[Finding]:
     raised = made if all(map(_is_raised, made)) else []  # The axes of vmap are also between others.
     for one, other in itertools.product(raised, others):
         for label in set(one.fact.labels) & set(other.fact.labels) - {None}:
-            if one.fact.labels.index(label) != other.fact.labels.index(label):
+            axis = one.fact.labels.index(label)
+            is_one_set = frozenset((label, other.fact.labels[axis])) in audited.once(symmetric)
+            if axis != other.fact.labels.index(label) and not is_one_set:
                 yield CROSSED.at(
                     location,
                     f"{one.text_as_written} meets {other.text_as_written}: every {label} of one meets every "

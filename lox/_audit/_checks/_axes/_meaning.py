@@ -52,6 +52,7 @@ _ALONGSIDE = primitives("concatenate", "stack")
 """What has a rule of its own for axes, and yet takes operands side by side."""
 
 
+_TRANSPOSED = primitives("transpose")
 ADDING = primitives("pad", "concatenate")
 
 
@@ -102,11 +103,22 @@ def products(audited: Audited) -> Iterator[Pairing]:
                 yield Pairing(step, location, left, a, right, b)
 
 
+def symmetric(audited: Audited) -> set[frozenset[str | None]]:
+    """The pairs of labels of one set of things: of the axes of an array that meets its own transpose."""
+    found = set[frozenset[str | None]]()
+    for pairing in meetings(audited):
+        one, other = (audited.origins.of(each, _TRANSPOSED) for each in (pairing.one, pairing.other))
+        if pairing.differs and one is other:
+            found.add(frozenset(pairing.labels))
+    return found
+
+
 def meeting(audited: Audited) -> Iterator[Finding | Held]:
     """LOX101: in an operation on elements, an axis of one operand meets another axis of the other."""
+    one_set = audited.once(symmetric)
     for step, found in itertools.groupby(meetings(audited), lambda pairing: pairing.step):
         pairings = list(found)
-        wrong = next((pairing for pairing in pairings if pairing.differs), None)
+        wrong = next((each for each in pairings if each.differs and frozenset(each.labels) not in one_set), None)
         if wrong is None:
             yield MEETING.fine(pairings[0].location)
             continue
@@ -124,7 +136,7 @@ def contracted(audited: Audited) -> Iterator[Finding | Held]:
     """LOX102: a product pairs an axis of one operand with another axis of the other."""
     for pairing in products(audited):
         one, other = pairing.labels
-        if pairing.differs:
+        if pairing.differs and frozenset(pairing.labels) not in audited.once(symmetric):
             over, _ = pairing.step.equation.params["dimension_numbers"]
             what = "sums over" if (pairing.axis, pairing.other_axis) in zip(*over, strict=True) else "goes along"
             yield CONTRACTED.at(

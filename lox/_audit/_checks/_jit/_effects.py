@@ -42,7 +42,7 @@ def effects(audited: Audited) -> Iterator[Finding | Held]:
 def _found(audited: Audited, scope: Scope) -> Iterator[Finding | Kind]:
     """What a function does, or the kinds of what it may do: where it is not known whether it runs, too."""
     source = scope.source
-    names = Names(source.node, source.locals - _static_arguments(audited, source))
+    names = Names(source.node, source.locals - _static_arguments(audited, source) - _static_in_calls(audited, source))
     changes = _changes.Changes(scope, names, audited.fun)
     runs = set(source.executed)
     for node in names.all():
@@ -76,6 +76,32 @@ def _static_arguments(audited: Audited, source: Source) -> set[str]:
     count = source.code.co_argcount + source.code.co_kwonlyargcount
     arrays = {name.partition("/")[0] for name in audited.captured.arguments}
     return set(source.code.co_varnames[:count]) - arrays
+
+
+def _static_in_calls(audited: Audited, source: Source) -> set[str]:
+    """The arguments of a function for which all calls of it in the program have what is written there, as a number."""
+    parameters = [each.arg for each in (*source.node.args.posonlyargs, *source.node.args.args)]
+    keywords = [each.arg for each in source.node.args.kwonlyargs]
+    given: dict[str, list[ast.expr]] = {name: [] for name in (*parameters, *keywords)}
+    name = getattr(source.node, "name", "")
+    for node in {each.node: None for each in sources(audited)}:
+        calls = [call for call in calls_in(node) if isinstance(call.func, ast.Name) and call.func.id == name]
+        read = [each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name]
+        if len(read) > len(calls):  # It is passed on, as to jax.vmap.
+            return set()
+        for call in calls:
+            for place, value in enumerate(call.args[: len(parameters)]):
+                given[parameters[place]].append(value)
+            for keyword in call.keywords:
+                given.get(keyword.arg or "", []).append(keyword.value)
+            if any(isinstance(each, ast.Starred) for each in call.args) or None in {each.arg for each in call.keywords}:
+                return set()
+    return {each for each, values in given.items() if values and all(map(_is_written, values))}
+
+
+def _is_written(value: ast.expr) -> bool:
+    """Say whether an expression has no names in it, as a number has none."""
+    return not any(isinstance(each, ast.Name) for each in ast.walk(value))
 
 
 CHECKS = (effects,)

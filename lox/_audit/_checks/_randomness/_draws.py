@@ -186,7 +186,7 @@ class Draws(Forward[Mark]):
         if primitive in DRAWS:
             shared = mapped and is_key(step.inputs[0].aval) and not step.inputs[0].shape
             constant = given[0].constant and not looped
-            draw = Draw(self._locations[step], _size(step.outputs[0]), shared, constant, given[0].folded)
+            draw = Draw(self._locations[step], size_of(step.outputs[0]), shared, constant, given[0].folded)
             past = plain.past | {draw.location} if shared else plain.past
             return dataclasses.replace(plain, draws=frozenset({draw} if shared or constant else ()), past=past)
         if primitive in _MIXING or not every.draws or _shrinks(step):
@@ -194,7 +194,7 @@ class Draws(Forward[Mark]):
         if primitive in _MEETING:
             self._meet(step, given, step.inputs)
             if every.given and every.keyed and not (every.derived or looped):
-                size = _size(step.outputs[0])
+                size = size_of(step.outputs[0])
                 self.beside |= dict.fromkeys(draw for draw in every.draws if draw.constant and draw.size == size > 1)
         elif primitive in _ADDING:  # What is added to some elements has the size of these.
             self._meet(step, [given[0], given[-1]], [step.inputs[-1]] * 2)
@@ -209,7 +209,7 @@ class Draws(Forward[Mark]):
                     if draw in other.draws or other.constant:
                         continue
                     of_itself = other.derived and draw.location in other.past  # Parameters that start alike.
-                    if draw.shared and _size(value) > draw.size and not of_itself:
+                    if draw.shared and size_of(value) > draw.size and not of_itself:
                         self.shared.setdefault(draw, tuple(self._around))
                     is_noise = not draw.folded or self._is_mask(step, draw, given)
                     if draw.constant and is_noise and other.given and not other.derived and value.shape:
@@ -239,9 +239,9 @@ def _joined(step: Step, given: Sequence[Mark]) -> frozenset[Draw]:
     found = set()
     for mark, value in zip(given, step.inputs, strict=True):
         for draw in mark.draws:
-            lanes = max(_size(value) // max(draw.size, 1), 1)
+            lanes = max(size_of(value) // max(draw.size, 1), 1)
             if draw.shared:
-                found.add(dataclasses.replace(draw, size=_size(step.outputs[0]) // lanes, constant=False))
+                found.add(dataclasses.replace(draw, size=size_of(step.outputs[0]) // lanes, constant=False))
     return frozenset(found)
 
 
@@ -253,11 +253,11 @@ def _differentiates(step: Step) -> bool:
     return tracebacks.is_jacobian(frame.function_name for frame in traceback.frames)
 
 
-def _size(value: Value) -> int:
+def size_of(value: Value) -> int:
     """How many elements a value has; of one whose shape has a size that is a symbol, 0."""
     return math.prod(value.shape) if all(isinstance(size, int) for size in value.shape) else 0
 
 
 def _shrinks(step: Step) -> bool:
     """Say whether a step has less elements in its result than in what it takes, as a sum has."""
-    return max(map(_size, step.outputs), default=0) < max(map(_size, step.inputs), default=0)
+    return max(map(size_of, step.outputs), default=0) < max(map(size_of, step.inputs), default=0)

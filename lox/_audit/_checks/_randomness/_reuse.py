@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._randomness._common import Common
 from lox._audit._checks._randomness._draws import Draws
+from lox._audit._checks._randomness._fixed import is_fixed
 from lox._audit._checks._randomness._key_arrays import USES, is_key, is_keyed
 from lox._audit._checks._randomness._key_uses import Reuse, Use
 from lox._audit._checks._randomness._keys import KeyFlow, flow_of
@@ -92,9 +94,11 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
     if not audited.has("random_bits", "random_gamma", "random_split"):
         return
     flow, locations = audited.once(flow_of), audited.lines
-    yield from _reused(flow, locations)
+    yield from _reused(audited, flow, locations)
     for repetition in flow.repetitions:
         if _is_of_library(_frames(repetition.step)) and _is_of_library(_frames(repetition.use.step)):
+            continue
+        if is_fixed(audited, repetition):
             continue
         own = [frame.location for frame in _frames(repetition.use.step) if _is_own(frame)]
         yield REPEATED.at(
@@ -149,7 +153,7 @@ def drawn(audited: Audited) -> Iterator[Finding | Held]:
         )
 
 
-def _reused(flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
+def _reused(audited: Audited, flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
     bad = set()
     for reuse in flow.reuses:
         if reuse.loop:
@@ -161,6 +165,8 @@ def _reused(flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding 
                 f"the key that it carries on is no new one.",
             )
         elif found := _compared(reuse):
+            if audited.once(Common).is_meant(reuse.first.step, reuse.second.step):
+                continue
             kind, first, second = found
             bad.add(second)
             again = "again as it was" if kind is AGAIN else "and was used before"

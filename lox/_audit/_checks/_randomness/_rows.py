@@ -77,6 +77,7 @@ class _Rows(Forward[Mark]):
 
     def __init__(self, audited: Audited) -> None:
         self.found: dict[Step, str] = {}
+        self._repeated: set[Step] = set()
         self._audited = audited
         self._known: dict[tuple[Block, tuple[Mark, ...]], list[Mark]] = {}
         self._of(audited.program, [_NONE] * len(audited.program.inputs))
@@ -132,6 +133,8 @@ class _Rows(Forward[Mark]):
             return Mark(is_projected=bool(every.noises) or every.is_projected)
         if primitive in primitives("argmax"):
             self._choose(step, facts[0])
+        if primitive in primitives("concatenate"):
+            self._join(facts)
         if step.blocks or (has_rule(primitive) and primitive not in _KEPT):
             return Mark(is_projected=every.is_projected)
         if not has_rule(primitive):
@@ -240,7 +243,7 @@ class _Rows(Forward[Mark]):
         """Notes normal noise along the last axis, that is added to what a network gives for each row."""
         for noise in facts[0].noises | facts[1].noises if self._is_plain(step) else ():
             for place, (value, other) in enumerate(zip(step.inputs, facts, strict=True)):
-                if self._is_weighed(step.inputs[1 - place]):
+                if self._is_weighed(step.inputs[1 - place]) or self._is_kept(step.inputs[1 - place]):
                     continue
                 is_row = noise.varies == {1} and len(value.shape) == 2 and min(value.shape) > 1
                 if not is_row or other.noises or other.is_projected or "normal" not in call(noise.draw.equation)[1:]:
@@ -258,6 +261,16 @@ class _Rows(Forward[Mark]):
         is_product = made is not None and made.equation.primitive in primitives("mul")
         return made is not None and is_product and any(_differs_by_row(factor) for factor in made.inputs)
 
+    def _is_kept(self, value: Value) -> bool:
+        """Say whether a value is used elsewhere too, as a change of parameters is that is tried on all rows."""
+        return self._audited.origins.of(value, _SAME).uses > 1
+
+    def _join(self, facts: Sequence[Mark]) -> None:
+        """Takes repeated numbers for those of groups, where several of them are joined."""
+        repeated = {noise.draw for mark in facts for noise in mark.noises} & self._repeated
+        for draw in repeated if len(repeated) > 1 else ():
+            self.found.pop(draw, None)
+
     def _repeat(self, step: Step, mark: Mark) -> None:
         """Notes one random number that is repeated."""
         shape = tuple(step.equation.outvars[0].aval.shape)
@@ -265,6 +278,7 @@ class _Rows(Forward[Mark]):
             return
         for noise in mark.noises:
             if not noise.varies and len(mark.noises) == 1:
+                self._repeated.add(noise.draw)
                 self.found.setdefault(
                     noise.draw, f"One random number is drawn here, and repeated {shape[0]} times: all are the same."
                 )

@@ -49,9 +49,15 @@ def _bound(target: ast.expr, node: ast.Assign, place: tuple[int, ...]) -> Iterat
             yield from _bound(each, node, (*place, index))
 
 
+_READING_ALL = {"locals", "vars", "eval", "exec"}
+"""Functions of Python that read variables by their names."""
+
+
 def read_names(node: Function) -> set[str]:
-    """The names that a function or one inside it reads or deletes."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store)}
+    """The names that a function or one inside it reads or deletes: all of them, if it asks for its variables."""
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    read = {each.id for each in names if not isinstance(each.ctx, ast.Store)}
+    return read if read.isdisjoint(_READING_ALL) else {each.id for each in names}
 
 
 def stems(name: str, numbered: bool = True) -> set[str]:
