@@ -24,8 +24,11 @@ from tiers import generates
 import lox
 from lox import testing
 from lox._audit import _files
+from lox._audit._capture import capture
 from lox._audit._flow import DETAILS
+from lox._audit._follow import follow
 from lox._audit._formats._write import write
+from lox._audit._location import frames, located
 
 X = np.float32([0.5, -1.0, 2.0])
 RAISES = "The function raises while it is traced"
@@ -730,3 +733,26 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path):
         file.write_text(text)
         linecache.checkcache(str(file))
         assert [ast.unparse(each) for each in _files.syntax(str(file)).body] == text.splitlines()
+
+
+def _rows(table, rows):
+    def step(total, row):
+        return total + jax.grad(lambda table: jnp.sum(table[row] ** 2))(table).sum(), None
+
+    return jax.lax.scan(step, 0.0, rows)[0]
+
+
+def _other_rows(table, rows):
+    def step(total, row):
+        return total - jax.grad(lambda table: jnp.sum(table[row] ** 2))(table).sum(), None
+
+    return jax.lax.scan(step, 0.0, rows)[0]
+
+
+def test_an_audit_has_no_lines_of_a_program_that_was_audited_before():
+    """JAX remembers the derivative of what it has jitted itself, with the lines that led to it first."""
+    args = jax.ShapeDtypeStruct((7, 3), jnp.float32), jax.ShapeDtypeStruct((5, 4), jnp.int32)
+    for fun in (_rows, _other_rows):
+        program = follow(capture(fun, args, {}), {})
+        called = {frame.code.co_qualname for step, _ in located(program) for frame in frames(step.equation)}
+        assert {name.partition(".")[0] for name in called if "_rows" in name} == {fun.__name__}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from lox import _compat
 from lox._abstract import ARRAYS, is_array, trace
 from lox._arguments import ARRAY_LIKE, path_name
 from lox._audit._expect import auditing, with_declarations
-from lox._audit._reached import Reached
+from lox._audit._reached import Reached, plain
 from lox._exceptions import UnsupportedJaxError
 
 
@@ -34,6 +35,7 @@ class Capture:
         error: What the function raised, `SystemExit` included; `NotRun` if it returned before its first line.
         structure: The structure of what it returned, or None.
         reached: The objects that outlive the call.
+        code: The code of the function, if it is one of Python.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Capture:
     error: BaseException | None
     structure: Any
     reached: Reached
+    code: CodeType | None = None
 
 
 def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
@@ -75,7 +78,8 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     with auditing(True):
         jaxpr, traced = trace(guarded, args, kwargs)
     reached.compare()
-    return Capture(name_of(fun), jaxpr, tuple(names[place] for place in traced), results, error, structure, reached)
+    arguments, code = tuple(names[place] for place in traced), getattr(plain(fun), "__code__", None)
+    return Capture(name_of(fun), jaxpr, arguments, results, error, structure, reached, code)
 
 
 def _is_traceable(result: Any) -> bool:

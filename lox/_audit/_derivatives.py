@@ -24,7 +24,7 @@ def derivatives(audited: Audited) -> Iterator[tuple[Audited, Audited, Location]]
     with watched():
         traced = capture(audited.fun, *audited.arguments[0])
     for equation, found in differentiated_in(traced.jaxpr):
-        program = Walk().block(found.name, found.program, found.facts, found.arguments)
+        program = Walk(code=traced.code).block(found.name, found.program, found.facts, found.arguments)
         name_values(program)
         reached = audited.captured.reached
         captured = Capture(found.name, found.program, found.arguments, (found.called,), None, None, reached)

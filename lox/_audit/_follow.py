@@ -43,7 +43,7 @@ def follow(captured: Capture, axes: Axes, failures: list[Finding] | None = None)
             )
         fact = unknown(aval)
         facts.append(fact if labels is None else Fact(tuple(labels), fact.range))
-    return Walk(failures).block(captured.name, captured.jaxpr, facts, captured.arguments)
+    return Walk(failures, code=captured.code).block(captured.name, captured.jaxpr, facts, captured.arguments)
 
 
 def _prefixes(name: str) -> list[str]:

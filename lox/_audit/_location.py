@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
+import jax.extend.source_info_util as source_info
 
 from lox._audit._program import Block, Step
 from lox._compat import _tracebacks as tracebacks
@@ -72,6 +73,25 @@ class Frame(NamedTuple):
 def frames(equation: Any) -> tuple[Frame, ...]:
     """The calls that led to an equation, the innermost first."""
     return _frames(equation.source_info.traceback)
+
+
+def of_this_trace(equation: Any, file: str, line: int) -> Any:
+    """An equation, without its lines if they are of another program.
+
+    JAX remembers the derivatives of what it has jitted itself, with the lines that led to them first.
+
+    Args:
+        equation: The equation.
+        file: The file of the function that it is in, or of the one that is audited.
+        line: The first line of that function.
+    """
+    called = frames(equation) if is_users(file) else ()
+    inside = [frame.file for frame in itertools.takewhile(lambda frame: not is_users(frame.file), called)]
+    if len(inside) == len(called) or not tracebacks.differentiates(inside):
+        return equation
+    if any(frame.file == file and frame.code.co_firstlineno == line for frame in called):
+        return equation
+    return equation.replace(source_info=source_info.SourceInfo(None, equation.source_info.name_stack))
 
 
 # Tracebacks are equal when they are of the same calls, as those of a loop of Python are.

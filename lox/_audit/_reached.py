@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -21,6 +22,16 @@ _MANY = 5000
 """How many objects are looked at."""
 _LONG = 1000
 """Of how many elements the longest container is of which they are looked at."""
+
+
+def plain(fun: Any) -> Any:
+    """The Python function of a callable, or None."""
+    while isinstance(fun := inspect.unwrap(fun), functools.partial):
+        fun = fun.func
+    if not isinstance(getattr(fun, "__code__", None), CodeType):
+        fun = type(fun).__call__
+    fun = getattr(fun, "__func__", fun)
+    return fun if isinstance(getattr(fun, "__code__", None), CodeType) else None
 
 
 class Reached:

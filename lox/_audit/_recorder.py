@@ -15,9 +15,9 @@ import numpy as np
 from lox._audit._audit import audit
 from lox._audit._capture import name_of
 from lox._audit._location import is_internal, is_users, located
+from lox._audit._reached import plain
 from lox._audit._report import Report
 from lox._audit._signature import definition
-from lox._audit._sources import plain
 
 
 @dataclasses.dataclass(frozen=True)

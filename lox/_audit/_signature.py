@@ -7,7 +7,7 @@ from typing import Any
 
 from lox import _compat
 from lox._audit._location import NOWHERE, Location
-from lox._audit._sources import plain
+from lox._audit._reached import plain
 
 
 def bound(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

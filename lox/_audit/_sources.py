@@ -6,7 +6,6 @@ import ast
 import bisect
 import dataclasses
 import functools
-import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -21,6 +20,7 @@ from lox._audit._executed import Function, executed
 from lox._audit._files import of_file, syntax
 from lox._audit._location import Location, frames, is_users
 from lox._audit._program import Step
+from lox._audit._reached import plain
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
 
@@ -146,16 +146,6 @@ def _distinct(steps: Iterable[tuple[Step, Location]], outside: set[Step]) -> Ite
         if here not in seen:
             seen.add(here)
             yield step in outside, step.equation
-
-
-def plain(fun: Any) -> Any:
-    """The Python function of a callable, or None."""
-    while isinstance(fun := inspect.unwrap(fun), functools.partial):
-        fun = fun.func
-    if not isinstance(getattr(fun, "__code__", None), CodeType):
-        fun = type(fun).__call__
-    fun = getattr(fun, "__func__", fun)
-    return fun if isinstance(getattr(fun, "__code__", None), CodeType) else None
 
 
 def drivers(audited: Audited) -> frozenset[CodeType]:

@@ -62,7 +62,7 @@ class _Walk(Walk):
     """Follows meanings alone. What neither has nor makes any is taken as it was found before."""
 
     def __init__(self, audited: Audited) -> None:
-        super().__init__(ranges=False)
+        super().__init__(ranges=False, code=audited.captured.code)
         pairs = [pair for step, _ in audited.steps for pair in zip(step.ports, step.blocks, strict=True)]
         self._found = {
             _compat.open_jaxpr(ports.jaxpr): block for ports, block in pairs if not _makes_meanings(ports.jaxpr)

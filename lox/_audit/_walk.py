@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 import jax.extend as jex
@@ -16,6 +17,7 @@ from lox._audit._facts import ANY, Fact, Interval, join, of_constant, unknown
 from lox._audit._findings import Finding
 from lox._audit._forward import Forward
 from lox._audit._labels import labels_of
+from lox._audit._location import is_users, of_this_trace
 from lox._audit._narrowed import narrowed
 from lox._audit._program import Block, Step, Value
 from lox._audit._ranges import range_of
@@ -40,11 +42,15 @@ class Walk(Forward[Fact]):
     Args:
         failures: Gets a finding for each operation about which nothing is known as a rule of lox failed.
         ranges: Whether ranges are followed, and not the meaning of axes alone.
+        code: The code of the function that is audited, if it is known.
     """
 
-    def __init__(self, failures: list[Finding] | None = None, ranges: bool = True) -> None:
+    def __init__(
+        self, failures: list[Finding] | None = None, ranges: bool = True, code: CodeType | None = None
+    ) -> None:
         self._failures = [] if failures is None else failures
         self._ranges = ranges
+        self._code = code
         self._seen: dict[Any, Block] = {}
         self._times: Counter[Any] = Counter()
         self._constants: dict[int, Fact] = {}  # By identity: the jaxprs keep them.
@@ -67,6 +73,7 @@ class Walk(Forward[Fact]):
             if id(constant) not in self._constants:
                 self._constants[id(constant)] = of_constant(constant)
             values[var] = Value(var.aval, self._constants[id(constant)], constant=constant)
+        function = self._function_of(opened)
         names = names or opened.debug_info.arg_names or ()
         names = [*names, *[""] * len(facts)][: len(facts)]
         inputs = tuple(
@@ -86,7 +93,8 @@ class Walk(Forward[Fact]):
         for equation in opened.eqns:
             if equation.primitive is differentiated_p:  # Which computes nothing.
                 continue
-            step = Step(equation, tuple([read(atom) for atom in equation.invars]), ports=ports_of(equation))
+            own = of_this_trace(equation, *function)
+            step = Step(own, tuple([read(atom) for atom in equation.invars]), ports=ports_of(equation))
             for value in step.inputs:
                 value.uses += 1
             results = self.through(step, [value.fact for value in step.inputs])
@@ -101,6 +109,13 @@ class Walk(Forward[Fact]):
         for value in outputs:
             value.uses += 1
         return Block(kind, inputs, tuple(steps), outputs)
+
+    def _function_of(self, jaxpr: Any) -> tuple[str, int]:
+        """The file and the first line of the function that a jaxpr is of, or of the one that is audited."""
+        info = jaxpr.debug_info
+        if self._code is not None and not is_users(info.func_filename or ""):
+            return self._code.co_filename, self._code.co_firstlineno
+        return info.func_filename or "", info.func_lineno or 0
 
     def join(self, facts: Sequence[Fact]) -> Fact:
         return join(facts)

@@ -88,6 +88,11 @@ def maps(name: str) -> bool:
     return name == "vmap.<locals>.vmap_f"
 
 
+def differentiates(files: Iterable[str]) -> bool:
+    """Tell whether an operation is of a derivative that JAX takes, by the files that it comes from."""
+    return _DERIVATIVES in files
+
+
 def calls_jitted(file: str) -> bool:
     """Tell whether a file of JAX is the one that calls jitted functions: LOX705."""
     return PurePath(file).name == "pjit.py"

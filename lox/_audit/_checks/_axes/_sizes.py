@@ -72,7 +72,9 @@ def coincident(audited: Audited) -> Iterator[Finding | Held]:
         facts.append(unknown(value.aval) if is_told else Fact(labels, value.fact.range))
     if not some:
         return
-    program = Walk(ranges=False).block(audited.captured.name, audited.captured.jaxpr, facts, audited.captured.arguments)
+    program = Walk(ranges=False, code=audited.captured.code).block(
+        audited.captured.name, audited.captured.jaxpr, facts, audited.captured.arguments
+    )
     name_values(program)
     again = dataclasses.replace(audited, program=program)
     for pairing in (*meetings(again), *products(again)):

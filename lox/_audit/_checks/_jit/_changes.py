@@ -16,8 +16,7 @@ from lox._audit._checks._jit._names import Names
 from lox._audit._checks._jit._scope import Scope
 from lox._audit._findings import Finding, Kind
 from lox._audit._location import Location
-from lox._audit._reached import CONTAINERS, parts
-from lox._audit._sources import plain
+from lox._audit._reached import CONTAINERS, parts, plain
 
 CHANGED = Kind(
     "LOX413",

@@ -11,7 +11,8 @@ from lox._audit._checks._jit._names import Names
 from lox._audit._checks._jit._scope import Scope
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE
-from lox._audit._sources import Source, are_read, calls_in, plain, source_of, sources
+from lox._audit._reached import plain
+from lox._audit._sources import Source, are_read, calls_in, source_of, sources
 
 KINDS = (*_host.KINDS, *_changes.KINDS)
 _BY_CODE = {kind.code: kind for kind in KINDS}

@@ -18,8 +18,8 @@ from lox._audit._executed import Function
 from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, is_users
-from lox._audit._reached import is_users_class, parts
-from lox._audit._sources import Source, drivers, functions, plain, sources
+from lox._audit._reached import is_users_class, parts, plain
+from lox._audit._sources import Source, drivers, functions, sources
 
 FROZEN = Kind(
     "LOX433",

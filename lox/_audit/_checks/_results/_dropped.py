@@ -11,7 +11,8 @@ from lox._audit._checks._jit._scope import Scope
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, frames, is_users, span_of
 from lox._audit._program import Block, Step
-from lox._audit._sources import Source, functions, plain, sources
+from lox._audit._reached import plain
+from lox._audit._sources import Source, functions, sources
 
 DROPPED = Kind(
     "LOX430",
