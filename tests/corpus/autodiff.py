@@ -353,6 +353,13 @@ def reward_of_a_simulator_on_the_host(state):
 # -- LOX606: derivatives that are infinite where values get ------------------------------------------------------------
 
 
+@wrong("LOX606", f32(5), f32(), differentiate="x")
+def pull_to_a_ball(x, radius):
+    norm = jnp.sqrt(jnp.sum(x**2))
+    inside = jnp.where(norm > radius, radius * x / norm, x)
+    return jnp.sum(jnp.tanh(inside))
+
+
 @wrong("LOX606", f32(10, 3), f32(10, 3), differentiate="position")
 def mean_distance_to_targets(position, target):
     return jnp.linalg.norm(position - target, axis=-1).mean()

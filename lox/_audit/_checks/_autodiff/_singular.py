@@ -112,6 +112,8 @@ def _only_divides(place: Place) -> bool:
         seen.add(node)
         for fed, smooth in node.feeds:
             if not smooth:  # A comparison asks for no derivative.
+                if fed.place is not None and _is_above(fed.place, node):
+                    return False
                 continue
             if fed.place is None:
                 left += [fed] if fed not in seen else []
@@ -128,6 +130,14 @@ def _only_divides(place: Place) -> bool:
             else:
                 return False
     return divides and not left
+
+
+def _is_above(place: Place, node: Node) -> bool:
+    """Say whether an operation asks if a value is large: `jnp.where` may leave out then what is divided by zero."""
+    primitive, large = place.step.equation.primitive, place.inputs[:1]
+    if primitive in primitives("lt", "le"):
+        large = place.inputs[1:]
+    return primitive in primitives("lt", "le", "gt", "ge") and node in map(resolved, large)
 
 
 def _scales(place: Place) -> bool:
