@@ -1474,7 +1474,7 @@ def pull_of_each_step(x, v, stiffness):
     return x, v, energy
 
 
-@right("LOX208", f32(9), f32(9))
+@right("LOX209", f32(9), f32(9))
 def drift_of_the_energy(x, v):
     def energy(x, v):
         return 0.5 * v**2 + 0.5 * jnp.sin(x) ** 2

@@ -32,8 +32,11 @@ def is_fixed(audited: Audited, repetition: Repetition) -> bool:
     moving = common.reached(node for node in taken if node.value in carried)
     changing = moving | common.reached(node for node in taken if node.value in given)
     drawn = [place for place in common.places.get(repetition.use.step, ()) if place.step.equation.primitive in USES]
-    fixed = common.reached((node for place in drawn for node in place.outputs), apart=changing)
-    met = [each for each in inside if _takes(each, fixed) and _takes(each, changing) and not _is_backward(each)]
+    start = [node for place in drawn for node in place.outputs]
+    fixed = common.reached(start, apart=changing)
+    met_before = common.reached(start) - fixed
+    first = [each for each in inside if _takes(each, fixed) and not _takes(each, met_before)]
+    met = [each for each in first if _takes(each, changing) and not _is_backward(each)]
     if not met or not all(_takes(place, moving) for place in met):
         return False
     if all(map(_contracts, met)):
