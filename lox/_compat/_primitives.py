@@ -40,7 +40,7 @@ def add_jet_rule(primitive: Any, rule: Callable[..., Any]) -> None:
 shard_map_p = primitive("shard_map")
 custom_vmap_p = primitive("custom_vmap_call")
 eval_p = primitive("eval_jaxpr")
-"""Evaluates a jaxpr that a function was closure-converted to (jax 0.12)."""
+"""Evaluates a jaxpr, as `custom_root` of jax 0.12 does with functions that it converted."""
 high_p = primitive("call_hi_primitive")
 """Calls a `jax.experimental.hijax.HiPrim` (jax 0.12): an object with rules of its own, as `custom_root` makes one."""
 

@@ -208,8 +208,7 @@ def evaluated(frame: FrameType) -> tuple[Any, Any]:
     Returns:
         The jaxpr, and the equation; None and None if something else binds.
     """
-    while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
-        frame = frame.f_back
+    frame = _without_observers(frame)
     if binds_checkpoint(frame) and frame.f_back is not None:
         frame = frame.f_back
     found = frame.f_locals if frame.f_code is _EVALUATES else {}
@@ -218,12 +217,17 @@ def evaluated(frame: FrameType) -> tuple[Any, Any]:
 
 def is_tangent(frame: FrameType) -> bool:
     """Tell whether a frame binds what the function that `jax.linearize` returned computes: `lox.watch`."""
-    while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
-        frame = frame.f_back
+    frame = _without_observers(frame)
     if frame.f_code is not _EVALUATES or frame.f_back is None:
         return False
     around = frame.f_back.f_code
     return around.co_filename == _LINEARIZES and around.co_name == "_lift_linearized"
+
+
+def _without_observers(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 _BINDS_CHECKPOINT = getattr(remat_p.bind, "__code__", None)

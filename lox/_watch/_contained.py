@@ -1,4 +1,4 @@
-"""What jaxprs contain that gets numbers in paths."""
+"""Counts what is in jaxprs and gets numbers in paths."""
 
 from __future__ import annotations
 

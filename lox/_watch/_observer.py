@@ -59,7 +59,8 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         else:
             level = level_of(trace)
             with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
-                if level is None or _backward.is_recomputed(level) or _tracebacks.is_tangent(sys._getframe(1)):
+                is_tangent = jaxpr is not None and _tracebacks.is_tangent(sys._getframe(1))
+                if level is None or is_tangent or _backward.is_recomputed(level):
                     outs = bind(self, *args, **params)
                 else:
                     outs = _Operation(bind, self, level, operations).run(args, params, jaxpr, eqn)

@@ -14,9 +14,10 @@ from lox._audit._rules import primitives
 from lox._audit._terms import text_of
 
 _LEAST = 2
-"""Of how many operations a value is made, at least: fewer are alike by chance."""
+"""How many operations make a value, at least: values of fewer are alike by chance."""
 
 _MOST = 300
+"""How many pairs of values are compared, at most."""
 _COMPARES = primitives("sub", "div", "lt", "le", "gt", "ge", "eq", "ne", "max", "min")
 """In which a value meets what it began as on purpose."""
 
@@ -27,12 +28,13 @@ def renewed(audited: Audited) -> Iterator[Finding]:
         around = _around(audited, body) if body.kept and body.changing else {}
         leaves = {resolved(each.new): around[each.outside] for each in body.changing if each.outside in around}
         leaves |= {resolved(node): around[outside] for outside, node in _begun(body) if outside in around}
+        comparison = _Comparison(leaves)
         for kept in body.kept if leaves else ():
             began = resolved(around[kept.outside]) if kept.outside in around else None
             if not kept.value.name or not kept.value.shape or began is None or began.place is None:
                 continue
-            alike = (each for each in _made(body, began.place, began) if _Comparison(leaves).is_renewed(each, began))
-            again = next(alike, None)
+            made = _made(body, began.place, began)
+            again = next((each for each in made if comparison.is_renewed(each, began)), None)
             if again is not None and not _meet(body, kept, again):
                 yield SAME.at(
                     body.location,
@@ -49,7 +51,7 @@ def _around(audited: Audited, body: Body) -> dict[object, Node]:
 
 
 def _begun(body: Body) -> Iterator[tuple[object, Node]]:
-    """What an iteration gets, with what it is outside: of what is carried, before the loop."""
+    """Each value that an iteration gets, after the value outside: a carried one is that before the loop."""
     inside = dict(zip(body.loop.body.inputs, body.graph.inputs, strict=True))
     for outside, value in body.loop.consts:
         yield outside, inside[value]
