@@ -1467,7 +1467,7 @@ def the_length_of_a_vector_in_a_branch_that_takes_zero(v):
 
 @wrong("LOX606", f32(), f32(), differentiate="y")
 def a_root_in_a_branch_of_something_else(x, y):
-    return jax.lax.cond(x > 0, lambda y: jnp.sqrt(y), lambda y: y, y**2)
+    return jax.lax.cond(x > -1, lambda y: jnp.sqrt(y), lambda y: y, y**2)
 
 
 @right("LOX606", {"w": f32(12, 32), "v": f32(32, 8)}, f32(16, 12), differentiate="params")
