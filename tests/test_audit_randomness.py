@@ -25,6 +25,7 @@ SEEN_BY_JAX_ONLY = {
     "each_branch_uses_the_key_in_its_way",
     "two_orders_for_the_same_demand",
     "antithetic_pairs_of_a_disturbance",
+    "codes_with_noise_of_both_signs",
     "rows_and_labels_that_are_sorted_by_the_same_numbers",
     "queues_of_two_rates_with_the_same_customers",
     "the_derivative_of_each_output_with_one_dropout",

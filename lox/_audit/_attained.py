@@ -24,6 +24,8 @@ _SHAPES = primitives(
 _ELEMENTS = primitives("slice", "gather", "dynamic_slice", "rev", "sort", "reduce_max", "reduce_min", "stop_gradient")
 _CONVERSIONS = primitives("convert_element_type", "reduce_precision")
 
+_READS = primitives("gather")
+
 _DEEP = 60
 """Through how many operations it is looked."""
 
@@ -242,16 +244,48 @@ def _free(node: Node, depth: int) -> bool:
         return all(_is_linear(each, depth - 1) or each.value.number == 0 for each in node.place.inputs)
     if primitive in primitives("dot_general"):
         return not any(map(_is_hidden, node.place.inputs))
-    if primitive in primitives("div"):  # What is divided by its own size is of size one.
-        over, under = (plain(each) for each in node.place.inputs)
-        return over not in upstream([under], smoothly=False)
-    return True
+    if primitive in primitives("sub"):
+        return not _are_others(*map(plain, node.place.inputs))
+    return not _is_of_size_one(node.place)
 
 
 def _is_hidden(node: Node) -> bool:
-    """Say whether a value comes out of an activation: its units are all zero at once by bad luck alone."""
+    """Say whether a value comes out of an activation, or is of size one: it is all zero at once by bad luck alone."""
     place = plain(node).place
-    return place is not None and place.step.equation.primitive in _ACTIVATIONS
+    return place is not None and (place.step.equation.primitive in _ACTIVATIONS or _is_of_size_one(place))
+
+
+def _is_of_size_one(place: Place) -> bool:
+    """Say whether an operation divides a value by what is computed from it."""
+    if place.step.equation.primitive not in primitives("div"):
+        return False
+    over, under = (plain(each) for each in place.inputs)
+    return over in upstream([under], smoothly=False)
+
+
+def _are_others(one: Node, other: Node) -> bool:
+    """Say whether two values are elements of one array at different constant places, as of `jnp.triu_indices`."""
+    first, second = one.place, other.place
+    if first is None or second is None or any(each.step.equation.primitive not in _READS for each in (first, second)):
+        return False
+    if plain(first.inputs[0]) is not plain(second.inputs[0]):
+        return False
+    indices = [_index(each.inputs[1]) for each in (first, second)]
+    return indices[0] is not indices[1] and all(map(_is_given, indices))
+
+
+def _is_given(node: Node) -> bool:
+    """Say whether a value is computed from constants alone."""
+    ends = [each for each in upstream([node], smoothly=False) if not each.sources]
+    given = (each.literal is not None or is_constant(each) or each.value.constant is not None for each in ends)
+    return all(known or each.place is not None for known, each in zip(given, ends, strict=True))
+
+
+def _index(node: Node) -> Node:
+    """An index, before those below zero are counted from the end."""
+    node = plain(node)
+    is_chosen = node.place is not None and node.place.step.equation.primitive in primitives("select_n")
+    return plain(node.place.inputs[1]) if node.place is not None and is_chosen else node
 
 
 def _is_free_square(node: Node, depth: int) -> bool:

@@ -129,13 +129,13 @@ def _select(step: Step, which: Interval, *cases: Interval) -> Interval:
     if which.number is not None:
         return cases[int(which.number)]
     by = modulus(step)
-    if by is None:
+    if by is None or not jnp.issubdtype(step.inputs[1].aval.dtype, jnp.integer):
         return hull(cases)
     return Interval(0, by.high - 1) if by.low > 0 else Interval(by.low + 1, 0)
 
 
 def modulus(step: Step) -> Interval | None:
-    """The range of what integers are divided by, all of one sign, if a step makes remainders of that sign.
+    """The range of what numbers are divided by, all of one sign, if a step makes remainders of that sign.
 
     So does Python's `%`, as `jnp.remainder` has it: the divisor is added where the remainder has the other sign.
     """
@@ -146,9 +146,7 @@ def modulus(step: Step) -> Interval | None:
     if moved.equation.primitive not in primitives("add") or step.inputs[1] not in moved.inputs:
         return None
     added = moved.inputs[moved.inputs[0] is step.inputs[1]]
-    if added is not by or not jnp.issubdtype(by.aval.dtype, jnp.integer) or 0 in by.fact.range:
-        return None
-    return by.fact.range
+    return by.fact.range if added is by and 0 not in by.fact.range else None
 
 
 @_rule("lt", "le", "gt", "ge")
@@ -319,7 +317,7 @@ def _div(step: Step, first: Interval, second: Interval) -> Interval:
             for a, b in itertools.product((first.low, first.high), (second.low, second.high))
         ]
     if any(map(math.isnan, ends)):
-        return ANY
+        return Interval(0, math.inf) if first.low >= 0 and second.low > 0 else ANY
     return Interval(*(_truncated(end) if integers else end for end in (min(ends), max(ends))))
 
 

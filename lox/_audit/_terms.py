@@ -6,14 +6,11 @@ import dataclasses
 from collections.abc import Callable, Set
 from typing import Any
 
-from lox import _compat
 from lox._audit._attained import is_constant, plain, resolved
-from lox._audit._dependence import Dependence, Node, Place
+from lox._audit._dependence import Node, Place
 from lox._audit._rules import Rules, primitives
 
 _MOST_TERMS, _MOST_OPERATIONS = 64, 500
-_MOST_EQUATIONS = 20
-"""Functions with a rule are compared as texts up to so many equations."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,56 +126,3 @@ def is_discount(node: Node) -> bool:
     if primitive in primitives("sub"):
         return inputs[0].value.number == 1
     return primitive in primitives("mul") and any(map(is_discount, inputs))
-
-
-class Computations:
-    """Numbers for values that are the same for two values that are computed alike from the same ones."""
-
-    def __init__(self, dependence: Dependence) -> None:
-        self._of: dict[Node, int] = {}
-        self._known: dict[Any, int] = {}
-        for place in dependence.places:
-            if any(node.place is place for node in place.outputs):
-                key = self._key(place)
-                for index, node in enumerate(place.outputs):
-                    self._of[node] = self._number((key, index))
-
-    def __getitem__(self, node: Node) -> int:
-        node = resolved(node)
-        if node not in self._of:
-            self._of[node] = self._number(node if node.literal is None else ("literal", str(node.literal)))
-        return self._of[node]
-
-    def _number(self, key: Any) -> int:
-        return self._known.setdefault(key, len(self._known))
-
-    def _key(self, place: Place) -> Any:
-        equation = place.step.equation
-        params: Any = tuple(sorted((name, value) for name, value in equation.params.items() if name != "sharding"))
-        if place.step.blocks:
-            params = _text(equation)
-        try:
-            hash(params)
-        except TypeError:
-            params = None
-        if params is None or equation.effects:
-            return place
-        return equation.primitive, params, tuple([self[node] for node in place.inputs])
-
-
-def _text(equation: Any) -> str | None:
-    """What a function with a rule computes, if it is short."""
-    jaxpr = equation.params.get("call_jaxpr")
-    return None if jaxpr is None else text_of(jaxpr, _MOST_EQUATIONS)
-
-
-def text_of(jaxpr: Any, most: int) -> str | None:
-    """The text of a function, which is the same for what JAX has traced twice; None if it has more equations.
-
-    Args:
-        jaxpr: The function.
-        most: How many equations it may have.
-    """
-    opened = _compat.open_jaxpr(jaxpr)
-    is_short = len(opened.eqns) <= most and not list(getattr(opened, "constvars", ()))
-    return str(opened) if is_short else None

@@ -1482,3 +1482,97 @@ def directions_of_sounds_of_which_some_may_be_silent(params, sounds):
     made = sounds @ params["w"]
     made = made / (jnp.linalg.norm(made, axis=-1, keepdims=True) + 1e-8)
     return jnp.mean(made @ made.T)
+
+
+# Rules that do not multiply by what they are given.
+
+
+@jax.custom_vjp
+def _hinge(margin):
+    return jnp.maximum(1.0 - margin, 0.0)
+
+
+_hinge.defvjp(lambda margin: (_hinge(margin), margin), lambda margin, bar: (jnp.where(margin < 1.0, -1.0, 0.0),))
+
+
+@wrong("LOX608", f32(6), f32(32, 6), f32(32), differentiate="w")
+def a_loss_whose_rule_leaves_out_what_comes_after_it(w, x, y):
+    return _hinge(y * (x @ w)).mean()
+
+
+@jax.custom_vjp
+def _slow_hinge(margin):
+    return jnp.maximum(1.0 - margin, 0.0)
+
+
+_slow_hinge.defvjp(
+    lambda margin: (_slow_hinge(margin), margin),
+    lambda margin, bar: (jnp.clip(bar, -0.1, 0.1) * jnp.where(margin < 1.0, -1.0, 0.0),),
+)
+
+
+@right("LOX608", f32(6), f32(32, 6), f32(32), differentiate="w")
+def a_loss_whose_rule_clips_what_comes_after_it(w, x, y):
+    return _slow_hinge(y * (x @ w)).mean()
+
+
+def _energy_of_pairs(places, i, j):
+    apart = jnp.sqrt(((places[i] - places[j]) ** 2).sum(-1))
+    return (1.0 / (apart + 0.1)).sum()
+
+
+@right("LOX606", f32(6, 3), differentiate="places")
+def balls_that_repel_each_other(places):
+    return _energy_of_pairs(places, *jnp.triu_indices(6, k=1))
+
+
+@wrong("LOX606", f32(6, 3), i32(15), i32(15), differentiate="places")
+def balls_that_may_repel_themselves(places, i, j):
+    return _energy_of_pairs(places, i, j)
+
+
+# Two views of one thing.
+
+
+def _views(key, x):
+    return [x + 0.1 * jax.random.normal(each, x.shape) for each in jax.random.split(key)]
+
+
+def _direction(x):
+    return x / jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True) + 1e-6)
+
+
+_TWINS = {"encoder": f32(8, 6), "predictor": f32(6, 6)}
+
+
+@wrong("LOX624", _TWINS, jax.random.key(0), f32(16, 8), differentiate="params")
+def views_of_which_one_target_moves(params, key, x):
+    codes = [jnp.tanh(view @ params["encoder"]) for view in _views(key, x)]
+    guesses = [_direction(code @ params["predictor"]) for code in codes]
+    one = jnp.sum(guesses[0] * _direction(codes[1]), axis=-1)
+    other = jnp.sum(guesses[1] * _direction(jax.lax.stop_gradient(codes[0])), axis=-1)
+    return -jnp.mean(one + other)
+
+
+@right("LOX624", _TWINS, jax.random.key(0), f32(16, 8), differentiate="params")
+def views_of_which_no_target_moves(params, key, x):
+    codes = [jnp.tanh(view @ params["encoder"]) for view in _views(key, x)]
+    guesses = [_direction(code @ params["predictor"]) for code in codes]
+    one = jnp.sum(guesses[0] * _direction(jax.lax.stop_gradient(codes[1])), axis=-1)
+    other = jnp.sum(guesses[1] * _direction(jax.lax.stop_gradient(codes[0])), axis=-1)
+    return -jnp.mean(one + other)
+
+
+@right("LOX624", _TWINS, jax.random.key(0), f32(16, 8), differentiate="params")
+def views_with_a_report_of_how_alike_they_are(params, key, x):
+    codes = [jnp.tanh(view @ params["encoder"]) for view in _views(key, x)]
+    guess = _direction(codes[0] @ params["predictor"])
+    target = _direction(jax.lax.stop_gradient(codes[1]))
+    return -jnp.mean(jnp.sum(guess * target, axis=-1)), jnp.sum(guess * _direction(codes[1]), axis=-1).mean()
+
+
+@right("LOX624", _TWINS, f32(16, 8), f32(16, 6), differentiate="params")
+def a_code_that_two_losses_move_apart(params, x, targets):
+    code = jnp.tanh(x @ params["encoder"])
+    guess = code @ params["predictor"]
+    return jnp.mean((guess - jax.lax.stop_gradient(code)) ** 2) + jnp.mean((guess - targets) ** 2)

@@ -967,3 +967,132 @@ def returns_without_the_last_reward(rewards, dones):
         return (running, last), last
 
     return jax.lax.scan(step, (jnp.zeros(8), jnp.zeros(8)), (rewards, dones))[1]
+
+
+# What a rollout puts out, and what is computed of it later.
+
+
+def _remembered(params, h, obs, reset):
+    h = jnp.where(reset[:, None], 0.0, h)
+    return jnp.tanh(h @ params["u"] + obs @ params["w"])
+
+
+def _walks(params, key, obs):
+    def step(carry, key):
+        h, obs, first = carry
+        h = _remembered(params, h, obs, first)
+        moved = obs + jnp.tanh(h @ params["out"]) + 0.1 * jax.random.normal(key, obs.shape)
+        done = jnp.abs(moved).max(-1) > 3.0
+        return (h, jnp.where(done[:, None], 0.0, moved), done), (obs, first, done, -jnp.square(moved).sum(-1))
+
+    start = jnp.zeros((obs.shape[0], 12)), obs, jnp.ones(obs.shape[0], bool)
+    return jax.lax.scan(step, start, jax.random.split(key, 30))[1]
+
+
+_WALKER = {"u": f32(12, 12), "w": f32(4, 12), "out": f32(12, 4), "value": f32(12)}
+
+
+@wrong("LOX221", _WALKER, jax.random.key(0), f32(8, 4))
+def values_with_a_memory_that_is_lost_before_the_last_step(params, key, start):
+    walked, _, dones, rewards = _walks(params, key, start)
+
+    def loss(params):
+        def value(h, now):
+            obs, done = now
+            h = _remembered(params, h, obs, done)
+            return h, h @ params["value"]
+
+        _, values = jax.lax.scan(value, jnp.zeros((8, 12)), (walked, dones))
+        return jnp.square(values - rewards).mean()
+
+    return jax.value_and_grad(loss)(params)
+
+
+@right("LOX221", _WALKER, jax.random.key(0), f32(8, 4))
+def values_with_a_memory_that_is_reset_at_the_first_step(params, key, start):
+    walked, firsts, _, rewards = _walks(params, key, start)
+
+    def loss(params):
+        def value(h, now):
+            obs, first = now
+            h = _remembered(params, h, obs, first)
+            return h, h @ params["value"]
+
+        _, values = jax.lax.scan(value, jnp.zeros((8, 12)), (walked, firsts))
+        return jnp.square(values - rewards).mean()
+
+    return jax.value_and_grad(loss)(params)
+
+
+@right("LOX221", _WALKER, jax.random.key(0), f32(8, 4))
+def values_with_a_memory_that_is_reset_after_the_last_step(params, key, start):
+    walked, _, dones, rewards = _walks(params, key, start)
+
+    def value(h, now):
+        obs, done = now
+        h = jnp.tanh(h @ params["u"] + obs @ params["w"])
+        return jnp.where(done[:, None], 0.0, h), h @ params["value"]
+
+    _, values = jax.lax.scan(value, jnp.zeros((8, 12)), (walked, dones))
+    return jnp.square(values - rewards).mean()
+
+
+def _drives(policy, key, cars, limit):
+    def step(carry, key):
+        cars, age = carry
+        moved = cars + jnp.tanh(cars @ policy)[:, None] + 0.1 * jax.random.normal(key, cars.shape)
+        age, crashed = age + 1, moved[:, 0] > 2.0
+        over = crashed | (age > limit)
+        following = jnp.where(over[:, None], 0.0, moved)
+        return (following, jnp.where(over, 0, age)), (cars, moved, following, crashed, over, moved[:, 1])
+
+    return jax.lax.scan(step, (cars, jnp.zeros(cars.shape[0], jnp.int32)), jax.random.split(key, 40))[1]
+
+
+@wrong("LOX220", f32(3), f32(3), jax.random.key(0), f32(8, 3))
+def targets_of_a_drive_that_begins_after_a_time_limit(value, policy, key, cars):
+    was, _, following, crashed, _, rewards = _drives(policy, key, cars, 10)
+    targets = rewards + 0.97 * (1.0 - crashed) * (following @ value)
+    return jnp.square(was @ value - jax.lax.stop_gradient(targets)).mean()
+
+
+@right("LOX220", f32(3), f32(3), jax.random.key(0), f32(8, 3))
+def targets_of_where_a_drive_is_cut_short(value, policy, key, cars):
+    was, moved, _, crashed, _, rewards = _drives(policy, key, cars, 10)
+    targets = rewards + 0.97 * (1.0 - crashed) * (moved @ value)
+    return jnp.square(was @ value - jax.lax.stop_gradient(targets)).mean()
+
+
+@right("LOX220", f32(3), f32(3), jax.random.key(0), f32(8, 3))
+def targets_that_end_at_a_time_limit(value, policy, key, cars):
+    was, _, following, _, over, rewards = _drives(policy, key, cars, 10)
+    targets = rewards + 0.97 * (1.0 - over) * (following @ value)
+    return jnp.square(was @ value - jax.lax.stop_gradient(targets)).mean()
+
+
+@right("LOX220", f32(3), f32(3), jax.random.key(0), f32(8, 3))
+def targets_that_take_the_state_before_a_time_limit(value, policy, key, cars):
+    was, moved, following, crashed, over, rewards = _drives(policy, key, cars, 10)
+    ahead = jnp.where(over, moved @ value, following @ value)
+    targets = rewards + 0.97 * (1.0 - crashed) * ahead
+    return jnp.square(was @ value - jax.lax.stop_gradient(targets)).mean()
+
+
+@wrong("LOX220", f32(64, 8), f32(64, 8), f32(64, 8))
+def returns_of_three_steps_whatever_ends(rewards, dones, values):
+    total = sum(0.97**k * rewards[k : 61 + k] for k in range(3))
+    return total + 0.97**3 * (1.0 - dones[2:63]) * values[3:]
+
+
+@right("LOX220", f32(64, 8), f32(64, 8), f32(64, 8))
+def returns_of_three_steps_until_one_ends(rewards, dones, values):
+    going, total = jnp.ones_like(rewards[:61]), jnp.zeros_like(rewards[:61])
+    for k in range(3):
+        total += 0.97**k * going * rewards[k : 61 + k]
+        going *= 1.0 - dones[k : 61 + k]
+    return total + 0.97**3 * going * values[3:]
+
+
+@right("LOX220", f32(64, 8), f32(64, 8), f32(64, 8))
+def returns_of_one_step(rewards, dones, values):
+    return rewards[:-1] + 0.97 * (1.0 - dones[:-1]) * values[1:]

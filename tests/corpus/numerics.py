@@ -1867,3 +1867,45 @@ def an_entropy_in_a_branch_of_something_else(x, y):
         return p * jnp.log(p)
 
     return jax.lax.cond(y > 1e-3, term, jnp.zeros_like, x)
+
+
+@wrong("LOX820", f32(40), f32(40))
+def mass_on_a_ring_whose_last_share_is_left_out(places, masses):
+    places = places % 24
+    left = jnp.floor(places).astype(jnp.int32)
+    share = places - left
+    return jnp.zeros(24).at[left].add(masses * (1 - share)).at[left + 1].add(masses * share)
+
+
+@right("LOX820", f32(40), f32(40))
+def mass_on_a_ring(places, masses):
+    places = places % 24
+    left = jnp.floor(places).astype(jnp.int32)
+    share = places - left
+    return jnp.zeros(24).at[left].add(masses * (1 - share)).at[(left + 1) % 24].add(masses * share)
+
+
+@right("LOX820", f32(40), f32(40))
+def mass_on_a_line_with_a_place_more(places, masses):
+    places = places % 24
+    left = jnp.floor(places).astype(jnp.int32)
+    share = places - left
+    return jnp.zeros(25).at[left].add(masses * (1 - share)).at[left + 1].add(masses * share)
+
+
+@wrong("LOX820", f32(30, 8), i32(16, 12))
+def vectors_of_words_after_a_beginning_that_has_none(table, words):
+    beginning = jnp.full((words.shape[0], 1), table.shape[0], words.dtype)
+    return table[jnp.concatenate([beginning, words[:, :-1]], axis=1)]
+
+
+@right("LOX820", f32(30, 8), i32(16, 12))
+def vectors_of_words_after_a_beginning(table, words):
+    beginning = jnp.full((words.shape[0], 1), table.shape[0] - 1, words.dtype)
+    return table[jnp.concatenate([beginning, words[:, :-1]], axis=1)]
+
+
+@right("LOX820", f32(30, 8), i32(16, 12))
+def vectors_of_words_before_what_is_cut_off(table, words):
+    beginning = jnp.full((words.shape[0], 1), table.shape[0], words.dtype)
+    return table[jnp.concatenate([beginning, words], axis=1)[:, 1:]]

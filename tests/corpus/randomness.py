@@ -1255,3 +1255,58 @@ def a_change_of_a_bias_that_is_tried_on_all_rows(key, x, w, y):
 @wrong("LOX703", KEY, f32(40, 6), f32(6, 4))
 def noise_on_outputs_that_all_rows_share(key, x, w):
     return jnp.tanh(x @ w) + 0.1 * jax.random.normal(key, (4,))
+
+
+@right("LOX703", jax.random.key(0), f32(6, 2), axes={"boats": ("env", None)})
+def boats_in_one_current(key, boats):
+    def step(carry, key):
+        boats, current = carry
+        current = 0.99 * current + 0.1 * jax.random.normal(key, (2,))
+        return (0.9 * boats + current, current), boats
+
+    return jax.lax.scan(step, (boats, jnp.zeros(2)), jax.random.split(key, 30))[1]
+
+
+@wrong("LOX703", jax.random.key(0), f32(6, 2), axes={"boats": ("env", None)})
+def boats_that_all_have_the_same_gusts(key, boats):
+    def step(boats, key):
+        return 0.9 * boats + 0.1 * jax.random.normal(key, (2,)), boats
+
+    return jax.lax.scan(step, boats, jax.random.split(key, 30))[1]
+
+
+@right("LOX701", jax.random.key(0), {"w": f32(6, 8), "v": f32(4, 6)}, f32(10, 6))
+def codes_with_noise_of_both_signs(key, params, x):
+    mean, spread = jnp.split(x @ params["w"], 2, axis=-1)
+
+    def error(sign):
+        code = mean + sign * jnp.exp(spread) * jax.random.normal(key, mean.shape)
+        return jnp.square(jnp.tanh(code) @ params["v"] - x).mean()
+
+    return 0.5 * (error(1.0) + error(-1.0))
+
+
+def _search(key, start):
+    def step(best, key):
+        tried = best + 0.1 * jax.random.normal(key, (8, *best.shape))
+        return tried[jnp.argmin((tried**2).sum(-1))], None
+
+    return jax.lax.scan(step, start, jax.random.split(key, 12))[0]
+
+
+@wrong("LOX703", jax.random.key(0), f32(5))
+def searches_of_which_all_are_one(key, start):
+    found = jax.vmap(lambda number: _search(key, start))(jnp.arange(6))
+    return found.mean(0), found.std(0)
+
+
+@right("LOX703", jax.random.key(0), f32(5))
+def searches_with_a_key_for_each(key, start):
+    found = jax.vmap(lambda number: _search(jax.random.fold_in(key, number), start))(jnp.arange(6))
+    return found.mean(0), found.std(0)
+
+
+@right("LOX703", jax.random.key(0), f32(5))
+def searches_from_several_starts(key, start):
+    found = jax.vmap(lambda number: _search(key, start + number))(jnp.arange(6))
+    return found.mean(0), found.std(0)

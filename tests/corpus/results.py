@@ -644,3 +644,70 @@ def a_filter_that_hands_its_variables_to_a_plot(mean, observation):
     next_mean = mean + 0.1 * (observation - mean)  # noqa: F841
     drawn = dict(vars())
     return mean, drawn["next_mean"].sum()
+
+
+# Loops of Python that hand on only a part.
+
+
+def _decoded(params, h, word):
+    return jnp.tanh(h @ params["u"] + word @ params["w"])
+
+
+_DECODER = {"u": f32(12, 12), "w": f32(5, 12), "out": f32(12, 5)}
+
+
+@wrong("LOX431", _DECODER, f32(12), f32(5))
+def words_that_follow_without_a_memory(params, h, word):
+    words = []
+    for _ in range(4):
+        decoded = _decoded(params, h, word)
+        word = jax.nn.softmax(decoded @ params["out"])
+        words.append(word)
+    return jnp.stack(words)
+
+
+@right("LOX431", _DECODER, f32(12), f32(5))
+def words_that_follow_by_memory(params, h, word):
+    words = []
+    for _ in range(4):
+        h = _decoded(params, h, word)
+        word = jax.nn.softmax(h @ params["out"])
+        words.append(word)
+    return jnp.stack(words)
+
+
+@right("LOX431", _DECODER, f32(12), f32(5))
+def words_beside_each_other(params, h, word):
+    words = []
+    for place in range(4):
+        decoded = _decoded(params, h, jnp.roll(word, place))
+        words.append(jax.nn.softmax(decoded @ params["out"]))
+    return jnp.stack(words)
+
+
+def _squared(w, x, y):
+    return ((x @ w - y) ** 2).mean()
+
+
+@wrong("LOX431", {"left": f32(5), "right": f32(5)}, f32(8, 5), f32(8))
+def legs_that_both_learn_what_one_does(legs, x, y):
+    values = {}
+    for name in legs:
+        values[name], gradient = jax.value_and_grad(_squared)(legs[name], x, y)
+    return {name: leg - 0.1 * gradient for name, leg in legs.items()}, values
+
+
+@right("LOX431", {"left": f32(5), "right": f32(5)}, f32(8, 5), f32(8))
+def legs_of_which_each_learns(legs, x, y):
+    values, gradients = {}, {}
+    for name in legs:
+        values[name], gradients[name] = jax.value_and_grad(_squared)(legs[name], x, y)
+    return {name: leg - 0.1 * gradients[name] for name, leg in legs.items()}, values
+
+
+@right("LOX431", f32(5), f32(8, 5), f32(8))
+def a_leg_that_learns_in_rounds(leg, x, y):
+    for _ in range(3):
+        gradient = jax.grad(_squared)(leg, x, y)
+        leg = leg - 0.1 * gradient
+    return leg, jnp.square(gradient).sum()

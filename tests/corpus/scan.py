@@ -2051,3 +2051,49 @@ def windows_at_each_place(taps, signal):
         return i + 1, jax.lax.dynamic_slice(signal, (i,), (12,)) @ taps
 
     return jax.lax.scan(window, 0, None, length=signal.shape[0] - 11)[1]
+
+
+def _moved(key, places):
+    return places + 0.1 * jax.random.normal(key, places.shape)
+
+
+@wrong("LOX431", f32(50, 2), f32(30), jax.random.key(0))
+def places_that_go_on_although_others_were_drawn(places, signals, key):
+    def step(carry, now):
+        (places, logits), (key, signal) = carry, now
+        drawing, moving = jax.random.split(key)
+        drawn = places[jax.random.categorical(drawing, logits, shape=logits.shape)]
+        places = _moved(moving, places)
+        logits = -jnp.square(places.sum(-1) - signal)
+        return (places, logits), (jax.nn.softmax(logits) @ places, drawn.std(0))
+
+    keys = jax.random.split(key, signals.shape[0])
+    return jax.lax.scan(step, (places, jnp.zeros(50)), (keys, signals))[1]
+
+
+@right("LOX431", f32(50, 2), f32(30), jax.random.key(0))
+def places_that_were_drawn_go_on(places, signals, key):
+    def step(carry, now):
+        (places, logits), (key, signal) = carry, now
+        drawing, moving = jax.random.split(key)
+        drawn = places[jax.random.categorical(drawing, logits, shape=logits.shape)]
+        places = _moved(moving, drawn)
+        logits = -jnp.square(places.sum(-1) - signal)
+        return (places, logits), (jax.nn.softmax(logits) @ places, drawn.std(0))
+
+    keys = jax.random.split(key, signals.shape[0])
+    return jax.lax.scan(step, (places, jnp.zeros(50)), (keys, signals))[1]
+
+
+@right("LOX431", f32(50, 2), f32(30), jax.random.key(0))
+def places_that_keep_their_weights_and_are_drawn_for_a_report(places, signals, key):
+    def step(carry, now):
+        (places, logits), (key, signal) = carry, now
+        drawing, moving = jax.random.split(key)
+        drawn = places[jax.random.categorical(drawing, logits, shape=logits.shape)]
+        places = _moved(moving, places)
+        logits = jax.nn.log_softmax(logits - jnp.square(places.sum(-1) - signal))
+        return (places, logits), drawn
+
+    keys = jax.random.split(key, signals.shape[0])
+    return jax.lax.scan(step, (places, jnp.zeros(50)), (keys, signals))[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lox._audit._checks._autodiff import (
     _advantages,
     _compared,
+    _mirrored,
     _missing,
     _named,
     _paths,
@@ -16,7 +17,7 @@ from lox._audit._checks._autodiff import (
     _stopped,
 )
 
-_OF_LOSSES = (_rules, _stopped, _named, _advantages, _sides, _signs, _spread, _compared)
+_OF_LOSSES = (_rules, _stopped, _named, _advantages, _sides, _signs, _spread, _mirrored, _compared)
 _ALL = (_paths, _singular, _missing, *_OF_LOSSES)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)

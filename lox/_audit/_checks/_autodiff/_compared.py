@@ -94,7 +94,7 @@ def _called(rule: Ruled, place: int) -> str:
 def _obstacle(rule: Ruled) -> str:
     """Why a rule is not compared with its function; nothing if it is."""
     try:
-        traced = rule.traced()
+        traced = rule.traced
     except Exception as error:  # noqa: BLE001  (whatever the rule raises)
         return f"it raises {type(error).__name__}"
     steps = [*equations_in(rule.jaxpr), *equations_in(traced)]

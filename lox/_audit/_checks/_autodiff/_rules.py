@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
 
@@ -116,6 +117,13 @@ def _judged(equation: Any, location: Location, name: str, compare: bool) -> Iter
     except Exception:  # noqa: BLE001  (such as for the name of an axis, which is only there where it is called)
         return
     yield RAISES.fine(location)
+    if rule.ignores_cotangents():
+        yield DIFFERS.at(
+            location,
+            f"The derivative rule of '{name}' gives the same whatever cotangent it is given: the derivative of what "
+            "comes after the function is lost. A rule multiplies by it.",
+        )
+        return
     if not compare or not only_computes or is_estimated(rule.jaxpr):
         return
     try:
@@ -142,6 +150,7 @@ class Ruled:
         self.results = _compat.out_avals(self.jaxpr)
         self.families = _families(self.jaxpr)
         self.real = [place for place, aval in enumerate(self.avals) if is_real(aval)]
+        self.is_forward = equation.primitive in primitives("custom_jvp_call")
 
     def with_rule(self, *args: Any) -> Sequence[Any]:
         primitive, params = self.equation.primitive, self.equation.params
@@ -164,24 +173,34 @@ class Ruled:
         Raises:
             Exception: What the rule raises.
         """
-        traced = self.traced()
+        traced = self.traced
         return bool(self.real) and not traced.effects and not any(e.primitive in _LOOPS for e in equations_in(traced))
 
+    @functools.cached_property
     def traced(self) -> Any:
-        """What the rule computes.
+        """What the rule computes of arguments, and of the tangents or cotangents after them.
 
         Raises:
             Exception: What the rule raises.
         """
 
-        def derived(args: Point) -> Any:
+        def derived(args: Point, others: Point) -> Any:
             fun, values = self.of_real(self.with_rule, args)
-            if self.equation.primitive in primitives("custom_jvp_call"):
-                return jax.jvp(fun, (values,), (values,))
-            outs, pull = jax.vjp(fun, values)
-            return pull(outs)
+            return jax.jvp(fun, (values,), (others,)) if self.is_forward else jax.vjp(fun, values)[1](others)
 
-        return jax.make_jaxpr(derived)([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.avals])
+        results = [aval for aval in self.results if is_real(aval)]
+        others = [self.avals[place] for place in self.real] if self.is_forward else results
+        of_type = [[jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals] for avals in (self.avals, others)]
+        return jax.make_jaxpr(derived)(*of_type)
+
+    def ignores_cotangents(self) -> bool:
+        """Say whether a derivative is computed from the arguments alone."""
+        if self.is_forward:
+            return False
+        program = _compat.open_jaxpr(self.traced)
+        args, cotangents = program.invars[: len(self.avals)], program.invars[len(self.avals) :]
+        of_args, of_cotangents = _computed_from(program, args), _computed_from(program, cotangents)
+        return any(out in of_args and out not in of_cotangents for out in _variables(program.outvars))
 
     def compared(self) -> list[float]:
         """By how much the derivative by the rule differs from that of the function, at points where that is sure."""
@@ -293,6 +312,19 @@ def _is_small(jaxpr: Any) -> bool:
     avals = [var.aval for equation in equations for var in equation.outvars] + _compat.in_avals(jaxpr)
     loops = any(equation.primitive in _LOOPS for equation in equations)
     return not loops and len(equations) <= _MOST_EQUATIONS and all(map(is_plain, avals))
+
+
+def _computed_from(program: Any, start: Iterable[Any]) -> set[Any]:
+    """Some variables of a program, and those that are computed from them."""
+    found = set(start)
+    for equation in program.eqns:
+        if not found.isdisjoint(_variables(equation.invars)):
+            found.update(equation.outvars)
+    return found
+
+
+def _variables(atoms: Iterable[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, jex.core.Literal)]
 
 
 def is_estimated(jaxpr: Any) -> bool:

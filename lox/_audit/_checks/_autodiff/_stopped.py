@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from lox._audit._alike import of_nodes
 from lox._audit._attained import plain, resolved
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._paths import differentiated, loss_of
@@ -13,7 +14,7 @@ from lox._audit._dependence import Node, Place, upstream
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE
 from lox._audit._rules import primitives
-from lox._audit._terms import Computations, terms
+from lox._audit._terms import terms
 
 TARGET = Kind(
     "LOX610",
@@ -123,10 +124,9 @@ def differences(audited: Audited) -> Iterator[Finding | Held]:
     if not is_asked(audited):
         return
     way = audited.once(Way)
-    alike = [place for place in way.of("sub", "div") if _may_be_alike(place, way)]
-    computed = Computations(audited.dependence) if alike else None
-    for place in alike:
-        if computed and computed[place.inputs[0]] == computed[place.inputs[1]]:
+    computed = of_nodes()
+    for place in (place for place in way.of("sub", "div") if _may_be_alike(place, way)):
+        if computed[place.inputs[0]] == computed[place.inputs[1]]:
             is_quotient = place.step.equation.primitive in primitives("div")
             yield SAME.at(
                 place.location,

@@ -63,9 +63,12 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             labels = value.fact.labels
             if _is(labels[axis], TIME):
                 yield RECURRENCE.fine(location)
-            elif not _is(labels[axis], BATCH) or not any(_is(label, TIME) for label in labels):
+            if not _is(labels[axis], BATCH):
                 continue
-            elif _is_summed(value) or step.equation.primitive in primitives("cumprod"):
+            is_product = step.equation.primitive in primitives("cumprod")
+            has_time = any(_is(label, TIME) for label in labels)
+            is_named = isinstance(labels[axis], str) and len(value.shape) > 1
+            if (has_time and (_is_summed(value) or is_product)) or (is_product and is_named):
                 yield RECURRENCE.at(
                     location,
                     f"'{step.equation.primitive.name}' goes over {labels[axis]} of "

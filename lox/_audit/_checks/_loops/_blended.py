@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import jax.numpy as jnp
 
+from lox._audit._alike import Computations, of_nodes
 from lox._audit._attained import plain
 from lox._audit._audited import Audited
 from lox._audit._bodies import Body, Carried, bodies, made_by
 from lox._audit._checks._loops._carried import UNREAD
 from lox._audit._dependence import Node
 from lox._audit._findings import Finding
-from lox._audit._terms import Computations
 
 _AVERAGE = re.compile(r"av(?:era)?g|mean|ema|smooth|bar\b|polyak", re.IGNORECASE)
 
@@ -21,11 +21,10 @@ _AVERAGE = re.compile(r"av(?:era)?g|mean|ema|smooth|bar\b|polyak", re.IGNORECASE
 def blended(audited: Audited) -> Iterator[Finding]:
     """LOX209: what is carried is w * new + (1 - w) * old of another value, and no iteration reads what it was."""
     for body in audited.once(bodies):
-        computed = None
+        computed = of_nodes()
         for each in body.changing:
             if each.inside.value in audited.live or not each.is_of(jnp.floating) or made_by(each.new, "add") is None:
                 continue
-            computed = computed or Computations(body.graph)
             old = next((other for other in body.changing if _is_blend(body, computed, each, other)), None)
             place = made_by(each.new, "add")
             if old is not None and place is not None:
@@ -37,7 +36,7 @@ def blended(audited: Audited) -> Iterator[Finding]:
                 )
 
 
-def _is_blend(body: Body, computed: Computations, average: Carried, other: Carried) -> bool:
+def _is_blend(body: Body, computed: Computations[Node], average: Carried, other: Carried) -> bool:
     """Say whether a value is an average of what another one is and was, by other weights than a half."""
     place = made_by(average.new, "add")
     if other is average or place is None or other.value.aval != average.value.aval:
@@ -58,7 +57,7 @@ def _scaled(node: Node) -> Iterator[tuple[Node, Node]]:
         yield from ((one, other), (other, one))
 
 
-def _is_rest(computed: Computations, weight: Node, rest: Node) -> bool:
+def _is_rest(computed: Computations[Node], weight: Node, rest: Node) -> bool:
     """Say whether one weight is one without the other."""
     numbers = weight.value.number, rest.value.number
     if None not in numbers:

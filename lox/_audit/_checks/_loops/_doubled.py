@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lox._audit._alike import of_values
 from lox._audit._audited import Audited
-from lox._audit._checks._results._same import Numbers, factors_of, terms_of
+from lox._audit._checks._results._same import factors_of, terms_of
 from lox._audit._findings import Finding, Kind
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import loop_of, reached
@@ -26,13 +27,13 @@ def doubled(audited: Audited) -> Iterator[Finding]:
 
     What is carried changes, by what the body computes from the sum or from another new value of the carry.
     """
+    computed = of_values()
     for loop_step, _ in audited.of("scan", "while"):
         loop = loop_of(loop_step)
         news = {inside: new for _, inside, new in loop.carry if inside.shape and new is not inside and new.maker}
         if not news:
             continue
         moved = reached(loop.body, [inside for _, inside, _ in loop.carry])
-        numbers = Numbers(loop.body)
         for step in loop.body.steps:
             location = audited.lines[step]
             passes = {"jvp", "transpose"} & set(transformations(step.equation))
@@ -41,7 +42,7 @@ def doubled(audited: Audited) -> Iterator[Finding]:
             terms = list(terms_of(step.outputs[0]))
             pairs = ((one, other) for place, one in enumerate(terms) for other in terms[:place])
             for one, other in pairs:
-                again = _carried(audited, one, news) if numbers[one] == numbers[other] else None
+                again = _carried(audited, one, news) if computed[one] == computed[other] else None
                 if again is None or step.outputs[0] not in audited.live:
                     continue
                 others = set(news.values()) - {news[again]}

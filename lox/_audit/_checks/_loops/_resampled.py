@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from lox._audit._attained import plain
 from lox._audit._audited import Audited
 from lox._audit._bodies import Body, Carried, after, bodies, made_by
+from lox._audit._checks._results._replaced import OLD
 from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._program import Value
@@ -33,10 +34,19 @@ def resampled(audited: Audited) -> Iterator[Finding | Held]:
             drawn = None if weights is None else _drawn(body, place, weights.value)
             if weights is None or drawn is None:
                 continue
+            array, goes_on = drawn
+            if not goes_on:
+                if weights.new not in after([weights.inside]):
+                    yield OLD.at(
+                        place.location,
+                        f"A loop draws the elements of {array.name} by {weights.name}, which start anew, and goes on "
+                        f"with those of {array.name} that it had before.",
+                    )
+                continue
             if _signs(weights.new, weights.inside) == [1]:
                 yield WEIGHTS.at(
                     place.location,
-                    f"A loop draws the elements of {drawn.name} by {weights.name}, and goes on with {weights.name} as "
+                    f"A loop draws the elements of {array.name} by {weights.name}, and goes on with {weights.name} as "
                     "if none were drawn: each weight counts again in the next iteration.",
                 )
             else:
@@ -54,16 +64,21 @@ def _is_drawn_by(place: Place, weights: Carried, random: set[Node]) -> bool:
     )
 
 
-def _drawn(body: Body, place: Place, weights: Value) -> Carried | None:
-    """The carried array that has an element for each weight, and is read at the indices that are drawn."""
-    indices = after(place.outputs)
+def _drawn(body: Body, place: Place, weights: Value) -> tuple[Carried, bool] | None:
+    """The carried array that has an element for each weight, and is read at the indices that are drawn.
+
+    Returns:
+        The array, and whether what is read goes on to the next iteration.
+    """
+    indices, found = after(place.outputs), None
     for read in body.places("gather"):
         array = next((each for each in body.changing if plain(read.inputs[0]) is each.inside), None)
-        if array is None or array.value is weights or array.value.shape[:1] != weights.shape:
-            continue
-        if read.inputs[1] in indices and array.new in after(read.outputs):
-            return array
-    return None
+        is_of_all = array is not None and array.value is not weights and array.value.shape[:1] == weights.shape
+        if array is not None and is_of_all and read.inputs[1] in indices:
+            if array.new in after(read.outputs):
+                return array, True
+            found = array, False
+    return found
 
 
 def _signs(node: Node, source: Node) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._exponentials import chosen_from, made_by
@@ -45,12 +46,14 @@ class Most(NamedTuple):
         number: The number.
         is_limited: Whether it is limited to that.
         is_filler: Whether some elements get it in the place of an index, where flags that nothing else reads say so.
+        is_part: Whether only a part of what was put together is that.
         is_scanned: Whether a loop scans the index: what its last iteration computes may be dropped.
     """
 
     number: float
     is_limited: bool = False
     is_filler: bool = False
+    is_part: bool = False
     is_scanned: bool = False
 
 
@@ -176,7 +179,7 @@ class Known:
         is_read = step.equation.primitive in primitives(*_READS)
         if most.is_limited and (most.number < size or not is_read):  # A window may be kept inside by JAX on purpose.
             return ""
-        if most.is_filler and not is_read:  # So that JAX leaves it out.
+        if (most.is_filler or most.is_part) and not is_read:  # So that JAX leaves it out.
             return ""
         if most.is_scanned and most.number + access.size == size + 1:
             return ""
@@ -241,16 +244,22 @@ class Known:
             return Most(maker.inputs[0].shape[maker.equation.params.get("axis", -1)] - 1)
         if (moved := self._moved(value)) is not None:
             found = self.most(moved[0], depth - 1)
-            return None if found is None else found._replace(number=found.number + moved[1])
+            if found is None:
+                return None
+            is_limited = found.is_limited and not (moved[1] > 0 and self._is_remainder(moved[0]))
+            return found._replace(number=found.number + moved[1], is_limited=is_limited)
         if maker.equation.primitive in primitives("add", "sub"):
             return self._of_two(maker, depth)
         if maker.equation.primitive in primitives("mul", "div"):
             return self._scaled(maker, depth)
-        if maker.equation.primitive in primitives("rev"):
+        if maker.equation.primitive in primitives("rev", "floor"):
             return self.most(maker.inputs[0], depth - 1)
         if maker.equation.primitive in primitives("slice", "gather"):
             found = self.most(maker.inputs[0], depth - 1)
             return found if found is not None and (found.is_limited or found.is_filler) else None
+        if maker.equation.primitive in primitives("concatenate"):
+            numbers = [each.number for each in maker.inputs if each.number is not None]
+            return Most(max(numbers), is_part=True) if numbers else None
         if maker.equation.primitive in primitives("sort"):
             return self.most(maker.inputs[maker.outputs.index(value)], depth - 1)
         if maker.equation.primitive in primitives("min", "max", "clamp"):
@@ -258,7 +267,7 @@ class Known:
         if (limit := self._chosen(maker) or self._filled(maker, depth) or self._floored(maker, depth)) is not None:
             return limit
         by = _divisor(maker)
-        return None if by is None else Most(by - 1, is_limited=True)
+        return None if by is None else Most(math.ceil(by) - 1, is_limited=True)
 
     def _of_two(self, maker: Step, depth: int) -> Most | None:
         """The greatest number of a sum or difference of two counters along axes of their own."""
@@ -281,6 +290,8 @@ class Known:
         value = self._origins.of(value, _LAYOUT)
         moved = self._moved(value)
         value = value if moved is None else self._origins.of(moved[0], _LAYOUT)
+        if (floored := made_by(value, primitives("floor"))) is not None:
+            value = self._origins.of(floored.inputs[0], _LAYOUT)
         return value.maker is not None and _divisor(value.maker) is not None
 
     def _least(self, value: Value) -> Most | None:
@@ -368,7 +379,8 @@ def _divisor(maker: Step) -> float | None:
         whole = rest.inputs[0] if by is not None and rest is not None else None
     if whole is None or by is None or by.number is None or by.number <= 0:
         return None
-    return by.number if whole.fact.range.high >= 2 * by.number else None
+    is_long = whole.fact.range.high >= 2 * by.number
+    return by.number if is_long and (by.number > 1 or not jnp.issubdtype(whole.aval.dtype, jnp.floating)) else None
 
 
 def _so(step: Step) -> str:

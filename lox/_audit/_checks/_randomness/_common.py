@@ -192,6 +192,9 @@ class Common:
                 found.mixed |= (
                     all(random) and (made not in one.inner or bool(made.step.blocks)) and not _is_affine(made)
                 )
+                found.opposite |= made.step.equation.primitive in primitives("mul") and any(
+                    map(_are_opposite, map(self.plain, made.inputs), map(self.plain, again.inputs))
+                )
                 left.add(zip(made.inputs, again.inputs, strict=True))
             elif not any(random):
                 found.differs |= not _is_same_number(a, b)
@@ -262,6 +265,12 @@ def _is_affine(place: Place) -> bool:
     primitive = place.step.equation.primitive
     is_scaled = primitive in primitives("mul", "div") and any(each.value.number is not None for each in place.inputs)
     return primitive in _AFFINE or is_scaled
+
+
+def _are_opposite(one: Node, other: Node) -> bool:
+    """Say whether two values are a number and that number with the other sign."""
+    first, second = one.value.number, other.value.number
+    return first is not None and second is not None and first == -second != 0
 
 
 def _is_same_number(one: Node, other: Node) -> bool:

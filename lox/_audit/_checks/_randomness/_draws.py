@@ -104,7 +104,8 @@ class Draws(Forward[Mark]):
             which it meets what each has of its own.
         constant: What is drawn from a constant key outside loops, where it meets the arguments.
         beside: What is drawn so, where it meets arguments together with what is drawn from a key among them.
-        copied: What is drawn once for all batch elements of a vmap that takes nothing else, and is a result of each.
+        copied: What is drawn once for all batch elements of a vmap that takes nothing else, and has a part in what is a
+            result of each: the line of the call of what is mapped, and that of the draw.
         keyed: Whether anything is drawn from a key among the arguments, or one is returned.
     """
 
@@ -115,7 +116,7 @@ class Draws(Forward[Mark]):
         self.shared: dict[Draw, tuple[Step, ...]] = {}
         self.constant: dict[Draw, None] = {}
         self.beside: dict[Draw, None] = {}
-        self.copied: dict[Draw, None] = {}
+        self.copied: dict[Location, Location] = {}
         self.keyed = False
         self._seen: dict[object, list[Mark]] = {}
         self._mapped, self._looped = False, False
@@ -149,10 +150,10 @@ class Draws(Forward[Mark]):
             if "transpose" in names:
                 found = [dataclasses.replace(mark, derived=True) for mark in found]
             known.update(zip(step.outputs, found, strict=True))
-            if found and found[0].draws and self._mapped and not mapped and _copies(step):
+            if found and found[0].past and self._mapped and not mapped and _copies(step):
                 lanes = step.outputs[0].shape[0]
                 if _takes_nothing(block, lanes, self._locations[step]):
-                    self.copied |= dict.fromkeys(draw for draw in found[0].draws if draw.shared)
+                    self.copied[self._locations[step]] = min(found[0].past, key=str)
         return [read(value) for value in block.outputs]
 
     def join(self, facts: Sequence[Mark]) -> Mark:
@@ -189,6 +190,11 @@ class Draws(Forward[Mark]):
             draw = Draw(self._locations[step], size_of(step.outputs[0]), shared, constant, given[0].folded)
             past = plain.past | {draw.location} if shared else plain.past
             return dataclasses.replace(plain, draws=frozenset({draw} if shared or constant else ()), past=past)
+        if primitive in primitives("slice"):
+            size = size_of(step.outputs[0])
+            return dataclasses.replace(
+                plain, draws=frozenset(dataclasses.replace(draw, size=min(draw.size, size)) for draw in every.draws)
+            )
         if primitive in _MIXING or not every.draws or _shrinks(step):
             return plain
         if primitive in _MEETING:

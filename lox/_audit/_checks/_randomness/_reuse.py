@@ -134,11 +134,12 @@ def drawn(audited: Audited) -> Iterator[Finding | Held]:
             location,
             f"All batch elements of a vmap draw from one key {where}, and use the numbers with data of their own.",
         )
-    for draw in draws.copied:
+    for location, drawn_at in draws.copied.items():
+        where = "here" if str(location) == str(drawn_at) else f"in {drawn_at}"
         yield SHARED.at(
-            draw.location,
-            "All batch elements of a vmap draw from one key here, and nothing else differs between them: all of them "
-            "are the same.",
+            location,
+            f"All batch elements of a vmap draw from one key {where}, and nothing else differs between them: all of "
+            "them are the same.",
         )
     named = zip(audited.captured.arguments, audited.program.inputs, strict=True)
     keys = [name for name, value in named if is_keyed(value.aval)]

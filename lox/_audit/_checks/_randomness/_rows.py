@@ -45,10 +45,11 @@ class Noise(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The noise in a value, and whether it is a product with a matrix that is drawn."""
+    """The noise in a value, whether it is a product with a matrix that is drawn, and whether a loop carries it on."""
 
     noises: frozenset[Noise] = frozenset()
     is_projected: bool = False
+    is_state: bool = False
 
 
 _NONE = Mark()
@@ -93,13 +94,14 @@ class _Rows(Forward[Mark]):
         return self._known[key]
 
     def join(self, facts: Sequence[Mark]) -> Mark:
-        return Mark(frozenset().union(*(each.noises for each in facts)), any(each.is_projected for each in facts))
+        noises = frozenset[Noise]().union(*(each.noises for each in facts))
+        return Mark(noises, any(each.is_projected for each in facts), any(each.is_state for each in facts))
 
     def inside(self, step: Step, place: int, facts: Sequence[Mark]) -> list[Mark]:
         return self._of(step.blocks[place], facts)
 
     def enter(self, step: Step, fact: Mark, role: str) -> Mark:
-        return _moved(fact, -1) if role == "each" else fact
+        return fact._replace(is_state=True) if role == "carry" else _moved(fact, -1) if role == "each" else fact
 
     def leave(self, step: Step, fact: Mark, role: str) -> Mark:
         return _moved(fact, 1) if role == "stacked" else fact
@@ -122,13 +124,14 @@ class _Rows(Forward[Mark]):
         if primitive in DRAWS:
             return Mark(frozenset({Noise(step, _long(step.equation.outvars[0].aval.shape))}))
         every = self.join(facts)
-        if not every.noises and not every.is_projected:
+        if not step.equation.outvars:
             return _NONE
+        if not every.noises and not every.is_projected:
+            return _NONE if has_rule(primitive) or step.blocks else every
         if primitive in PASSING:
             self._repeat(step, facts[0])
-            return Mark(
-                frozenset(filter(None, (_laid_out(step, noise) for noise in facts[0].noises))), every.is_projected
-            )
+            noises = frozenset(filter(None, (_laid_out(step, noise) for noise in facts[0].noises)))
+            return every._replace(noises=noises)
         if primitive in primitives("dot_general"):
             return Mark(is_projected=bool(every.noises) or every.is_projected)
         if primitive in primitives("argmax"):
@@ -146,17 +149,24 @@ class _Rows(Forward[Mark]):
             if primitive in primitives("add"):
                 self._shift(step, facts)
             met = self._meet(step, facts)
-            every = every._replace(noises=every.noises - met)
+            long = _long(step.equation.outvars[0].aval.shape)
+            is_state = every.is_state and all(noise.varies == long for noise in every.noises)
+            if not is_state:
+                met |= {noise for fact in facts if fact.is_state for noise in fact.noises}
+            every = every._replace(noises=every.noises - met, is_state=is_state)
         return every
 
     def _is_plain(self, step: Step) -> bool:
         return not {"vmap", "transpose"} & {*transformations(step.equation)}
 
     def _meet(self, step: Step, facts: Sequence[Mark]) -> set[Noise]:
-        """The noise that meets data which have a labelled axis of rows, along which it is the same."""
+        """The noise that meets data which have a labelled axis of rows, along which it is the same.
+
+        Noise in a state of its own, which a loop carries on, is meant for all rows.
+        """
         met = set[Noise]()
         for place, mark in enumerate(facts):
-            for noise in mark.noises:
+            for noise in mark.noises if not mark.is_state else ():
                 for value, other in zip(step.inputs, facts, strict=True):
                     if value is step.inputs[place] or value.number is not None or not value.shape:
                         continue

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import jax.numpy as jnp
 
+from lox._audit._alike import Computations, of_values
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._stopped import SAME
-from lox._audit._checks._results._same import Numbers
 from lox._audit._findings import Finding
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import origins
@@ -20,11 +20,10 @@ def ratios(audited: Audited) -> Iterator[Finding]:
     """LOX612: x * s / s, or x / s * s, of an s that is computed from an old value of the same type."""
     if not audited.has("div"):
         return
+    computed = of_values()
     for block in blocks_in(audited.program):
-        pairs = [(step, inner) for step in block.steps for inner in _inner(audited, step)]
-        numbers = Numbers(block) if pairs else None
-        for step, inner in pairs:
-            scale = _common(numbers, step, inner) if numbers is not None else None
+        for step, inner in [(each, inner) for each in block.steps for inner in _inner(audited, each)]:
+            scale = _common(computed, step, inner)
             if scale is not None and _is_renewed(block, scale):
                 yield SAME.at(
                     audited.lines[step],
@@ -47,12 +46,12 @@ def _inner(audited: Audited, step: Step) -> Iterator[Step]:
                 yield made
 
 
-def _common(numbers: Numbers, step: Step, inner: Step) -> Value | None:
+def _common(computed: Computations[Value], step: Step, inner: Step) -> Value | None:
     """The value that is both multiplied by and divided by."""
     quotient, product = (step, inner) if step.equation.primitive in primitives("div") else (inner, step)
     divisor = quotient.inputs[1]
     factors = [each for each in product.inputs if each is not inner.outputs[0]]
-    found = any(numbers[each] == numbers[divisor] for each in factors)
+    found = any(computed[each] == computed[divisor] for each in factors)
     return divisor if found and divisor.number is None else None
 
 

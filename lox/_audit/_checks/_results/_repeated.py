@@ -31,6 +31,12 @@ def repeated(audited: Audited) -> Iterator[Finding | Held]:
                     f"Each iteration of a loop computes '{each.name}' from '{'.'.join(path)}', which no iteration "
                     f"changes, and only the last '{each.name}' is read.",
                 )
+            for each in _gradients(source, loop):
+                yield OLD.at(
+                    source.at(each.node),
+                    f"Each iteration of a loop computes the gradient '{each.name}' by something else, and only that of "
+                    "the last iteration is read.",
+                )
 
 
 def stands(audited: Audited) -> Iterator[Finding]:
@@ -40,32 +46,60 @@ def stands(audited: Audited) -> Iterator[Finding]:
             changed = {"self"}.union(*map(_changed, ast.walk(loop)))
             is_search = any(isinstance(node, _ENDS) for node in ast.walk(loop))
             for each in bindings(source) if not is_search else ():
-                found = stems(each.name, numbered=False) - changed if each.node in loop.body else set()
-                old = next((path for path in read_paths(each.value) if path[0] in found and len(path) == 1), None)
-                if old is not None and _HANDED_ON.fullmatch(old[0]):
+                if each.node not in loop.body:
+                    continue
+                read = [path[0] for path in read_paths(each.value) if len(path) == 1]
+                found = stems(each.name, numbered=False) | ({*read} if _is_fed(loop, each, read) else set())
+                old = next((name for name in read if name in found - changed and _HANDED_ON.fullmatch(name)), None)
+                if old is not None:
                     yield OLD.at(
                         source.at(each.node),
-                        f"Each iteration of a loop computes '{each.name}' from '{old[0]}', which no iteration changes.",
+                        f"Each iteration of a loop computes '{each.name}' from '{old}', which no iteration changes.",
                     )
 
 
 def _again(source: Source, loop: _Loop) -> Iterator[tuple[Binding, Path]]:
     """Names that a loop assigns and does not read, each with the old value that the loop does not change."""
-    nodes = list(ast.walk(loop))
-    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    changed = {"self"}.union(*map(_changed, nodes))
+    changed = {"self"}.union(*map(_changed, ast.walk(loop)))
+    bound = bindings(source)
+    for each in _only_read_after(source, loop):
+        path = old_of(each) or _begun(each, [other for other in bound if other.node.lineno < loop.lineno])
+        if path is not None and path[0] not in changed and path[0] != each.name:
+            yield each, path
+
+
+def _gradients(source: Source, loop: _Loop) -> Iterator[Binding]:
+    """Gradients that a loop computes for what it goes over, and does not read."""
+    counted = _names(loop.target) if isinstance(loop, ast.For) else set()
+    for each in _only_read_after(source, loop):
+        call = each.value
+        made = ast.unparse(call.func.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Call) else ""
+        is_gradient = made.endswith("value_and_grad") and each.place[:1] == (1,) or made in ("jax.grad", "grad")
+        if isinstance(call, ast.Call) and is_gradient and any(_names(arg) & counted for arg in call.args):
+            yield each
+
+
+def _only_read_after(source: Source, loop: _Loop) -> list[Binding]:
+    """The names that a loop assigns and does not read, and that are read after it."""
+    inside = _names(loop, ast.Load)
     after = {
         node.id
         for node in ast.walk(source.node)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > (loop.end_lineno or 0)
     }
-    bound = bindings(source)
-    for each in bound:
-        if each.node not in loop.body or each.name in read or each.name not in after:
-            continue
-        path = old_of(each) or _begun(each, [other for other in bound if other.node.lineno < loop.lineno])
-        if path is not None and path[0] not in changed and path[0] != each.name:
-            yield each, path
+    return [each for each in bindings(source) if each.node in loop.body and each.name in after - inside]
+
+
+def _is_fed(loop: _Loop, new: Binding, read: list[str]) -> bool:
+    """Say whether a loop computes something that a new value is made of from that value, for the next iteration."""
+    later = [node for node in loop.body if isinstance(node, ast.Assign) and node.lineno > new.node.lineno]
+    is_whole = not new.place and new.name not in read
+    return is_whole and any(_names(node.value) & {new.name} and _names(node, ast.Store) & {*read} for node in later)
+
+
+def _names(node: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
+    """The names in some syntax, or those of them that it reads or assigns."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, context)}
 
 
 def _changed(node: ast.AST) -> set[str]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from lox import _compat
+from lox._audit._alike import Computations, of_values
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._stopped import SAME
 from lox._audit._findings import Finding
 from lox._audit._location import frames, is_users, transformations
 from lox._audit._origins import FLOWS
-from lox._audit._program import Block, Step, Value, blocks_in
+from lox._audit._program import Step, Value, blocks_in
 from lox._audit._rules import primitives
-from lox._audit._terms import text_of
 
 _COMBINING = primitives("add", "min", "max")
 _COMPUTING = primitives(
@@ -25,64 +23,20 @@ _LEAST, _MOST = 3, 60
 """The fewest operations of a computation, and the most that are looked through."""
 
 
-class Numbers:
-    """Numbers for the values of a block, which are the same for what is computed alike from the same values."""
-
-    def __init__(self, block: Block) -> None:
-        self.of: dict[Value, int] = {}
-        self._known: dict[Any, int] = {}
-        for step in block.steps:
-            key = self._key(step)
-            for place, value in enumerate(step.outputs):
-                self.of[value] = self._number((key, place))
-
-    def __getitem__(self, value: Value) -> int:
-        if value not in self.of:
-            number = value.number if value.maker is None and not value.shape else None
-            self.of[value] = self._number(value if number is None else ("number", number, str(value.aval)))
-        return self.of[value]
-
-    def _number(self, key: Any) -> int:
-        return self._known.setdefault(key, len(self._known))
-
-    def _key(self, step: Step) -> Any:
-        equation = step.equation
-        if equation.effects or equation.primitive in primitives("random_bits", "random_split", "random_gamma"):
-            return step
-        params: list[Any] = []
-        for name, each in sorted(equation.params.items()):
-            if name not in ("sharding", "jvp_jaxpr_fun", "num_consts", "symbolic_zeros"):
-                params.append((name, _content(each) if hasattr(each, "eqns") else each))
-        try:
-            key = (equation.primitive, tuple(params), tuple(self[value] for value in step.inputs))
-            hash(key)
-        except TypeError:
-            return step
-        return key
-
-
-def _content(jaxpr: Any) -> str | int:
-    """The text of a short function, and the identity of another one."""
-    return text_of(jaxpr, _MOST) or id(_compat.open_jaxpr(jaxpr))
-
-
 def same(audited: Audited) -> Iterator[Finding]:
     """LOX612: a sum, or the least or largest of two, has the same computation on both sides; an error, one value."""
+    computed = of_values()
     for block in blocks_in(audited.program):
-        steps = [step for step in block.steps if _may_be(audited, step)]
-        if not steps:
-            continue
-        numbers = Numbers(block)
-        for step in steps:
+        for step in (step for step in block.steps if _may_be(audited, step)):
             location = audited.lines[step]
             if step.equation.primitive in primitives("sub"):
-                if (value := _twice(numbers, step)) is not None:
+                if (value := _twice(computed, step)) is not None:
                     yield SAME.at(
                         location,
                         f"This error has {value.called} on both sides, discounted and as it is: one of them is to be "
                         "that of the next step.",
                     )
-            elif _is_same(numbers, step):
+            elif _is_same(computed, step):
                 yield SAME.at(
                     location,
                     f"Both sides of this '{step.equation.primitive.name}' are the same computation from the same "
@@ -103,9 +57,9 @@ def _may_be(audited: Audited, step: Step) -> bool:
     return "transpose" not in transformations(step.equation) and is_users(audited.lines[step].file)
 
 
-def _is_same(numbers: Numbers, step: Step) -> bool:
+def _is_same(computed: Computations[Value], step: Step) -> bool:
     one, other = step.inputs
-    if numbers[one] != numbers[other] or one.maker is None or other.maker is None:
+    if computed[one] != computed[other] or one.maker is None or other.maker is None:
         return False
     if frames(one.maker.equation) == frames(other.maker.equation):  # A loop of Python.
         return False
@@ -125,24 +79,24 @@ def _computes(value: Value) -> bool:
     return computes and len(seen) >= _LEAST
 
 
-def _twice(numbers: Numbers, step: Step) -> Value | None:
+def _twice(computed: Computations[Value], step: Step) -> Value | None:
     """The value that is subtracted from a sum of data and the same value, discounted."""
     total, value = step.inputs
     if not value.shape:
         return None
-    own, terms = numbers[_plain(value)], list(terms_of(total))
-    scaled = [term for term in terms if (factors := list(factors_of(term))) and _is_discounted(numbers, factors, own)]
+    own, terms = computed[_plain(value)], list(terms_of(total))
+    scaled = [term for term in terms if (factors := list(factors_of(term))) and _is_discounted(computed, factors, own)]
     data = [term for term in terms if term not in scaled and term.number is None]
     is_average = any(each.number is not None for term in data for each in factors_of(term))
     return value if len(scaled) == 1 and data and not is_average else None
 
 
-def _is_discounted(numbers: Numbers, factors: list[Value], own: int) -> bool:
+def _is_discounted(computed: Computations[Value], factors: list[Value], own: int) -> bool:
     is_discount = [
         0.8 <= each.number < 1 if each.number is not None else _DISCOUNT.search(each.called) is not None
         for each in factors
     ]
-    return any(is_discount) and any(numbers[each] == own for each in factors)
+    return any(is_discount) and any(computed[each] == own for each in factors)
 
 
 def _plain(value: Value) -> Value:
