@@ -57,7 +57,7 @@ def _name(block: Block) -> None:
             continue
         (made,) = step.outputs
         if step in computed and "transpose" not in transformations(step.equation):  # Not of a gradient.
-            made.written = text_of(*place)
+            made.written = _variable_outside(step.equation) or text_of(*place)
         elif step.equation.primitive in PASSING and step.inputs:
             made.laid_out = step.inputs[0].laid_out or step.inputs[0]
 
@@ -92,6 +92,17 @@ def variables_of(equation: Any) -> Iterator[tuple[Frame, str]]:
             yield frame, _assigned(frame.file)[span]
 
 
+def _variable_outside(equation: Any) -> str:
+    """The variable that a call is assigned to, where an equation is for an expression that the function returns."""
+    written = [frame for frame in frames(equation) if is_users(frame.file)][:2]
+    returned = _returned(written[0].file).get(span_of(*written[0])) if len(written) == 2 else None
+    if returned is None:
+        return ""
+    place, count = returned
+    names = _unpacked(written[1].file).get(span_of(*written[1]), ())
+    return names[place] if len(names) == count else ""
+
+
 def text_of(file: str, span: Span) -> str:
     """The variable that an expression is assigned to, or its source text if that is short, or nothing."""
     assigned = _assigned(file).get(span)
@@ -117,5 +128,30 @@ def _assigned(file: str) -> dict[Span, str]:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) else None
         if value is not None and len(targets) == 1 and isinstance(targets[0], ast.Name):
-            found[Span(value.lineno, value.col_offset, value.end_lineno, value.end_col_offset)] = targets[0].id
+            found[_span(value)] = targets[0].id
     return found
+
+
+@of_file
+def _returned(file: str) -> dict[Span | None, tuple[int, int]]:
+    """The expressions that functions in a file return in tuples: the place of each, and how many there are."""
+    found: dict[Span | None, tuple[int, int]] = {}
+    for node in ast.walk(syntax(file)):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            found |= {_span(each): (place, len(node.value.elts)) for place, each in enumerate(node.value.elts)}
+    return found
+
+
+@of_file
+def _unpacked(file: str) -> dict[Span | None, tuple[str, ...]]:
+    """The names that calls in a file are unpacked to, by the calls."""
+    found: dict[Span | None, tuple[str, ...]] = {}
+    for node in ast.walk(syntax(file)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Call):
+            names = [each.id if isinstance(each, ast.Name) else "" for each in node.targets[0].elts]
+            found[_span(node.value)] = tuple(names)
+    return found
+
+
+def _span(node: ast.expr) -> Span:
+    return Span(node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)

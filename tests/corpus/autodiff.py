@@ -1576,3 +1576,37 @@ def a_code_that_two_losses_move_apart(params, x, targets):
     code = jnp.tanh(x @ params["encoder"])
     guess = code @ params["predictor"]
     return jnp.mean((guess - jax.lax.stop_gradient(code)) ** 2) + jnp.mean((guess - targets) ** 2)
+
+
+_QUANTIZER = {"in": f32(8, 4), "codes": f32(32, 4), "out": f32(4, 8)}
+
+
+@wrong("LOX614", _QUANTIZER, f32(64, 8), differentiate="params")
+def codes_with_a_loss_of_the_straight_through_value(params, x):
+    encoded = x @ params["in"]
+    code = _quantized(encoded, params["codes"])
+    quantised = encoded + jax.lax.stop_gradient(code - encoded)
+    codebook_loss = jnp.mean((quantised - jax.lax.stop_gradient(encoded)) ** 2)
+    commitment = jnp.mean((jax.lax.stop_gradient(quantised) - encoded) ** 2)
+    return jnp.mean((quantised @ params["out"] - x) ** 2) + codebook_loss + 0.25 * commitment
+
+
+@right("LOX614", _QUANTIZER, f32(64, 8), differentiate="params")
+def codes_with_a_loss_of_what_was_looked_up(params, x):
+    encoded = x @ params["in"]
+    code = _quantized(encoded, params["codes"])
+    quantised = encoded + jax.lax.stop_gradient(code - encoded)
+    codebook_loss = jnp.mean((code - jax.lax.stop_gradient(encoded)) ** 2)
+    commitment = jnp.mean((jax.lax.stop_gradient(quantised) - encoded) ** 2)
+    return jnp.mean((quantised @ params["out"] - x) ** 2) + codebook_loss + 0.25 * commitment
+
+
+@right("LOX614", _QUANTIZER, f32(64, 8), differentiate="params")
+def codes_with_a_report_of_the_distance_of_the_straight_through_value(params, x):
+    encoded = x @ params["in"]
+    code = _quantized(encoded, params["codes"])
+    quantised = encoded + jax.lax.stop_gradient(code - encoded)
+    moved = jnp.mean((quantised - jax.lax.stop_gradient(encoded)) ** 2)
+    learned = jnp.mean(optax.l2_loss(code, jax.lax.stop_gradient(encoded)))
+    commitment = jnp.mean((encoded - jax.lax.stop_gradient(code)) ** 2)
+    return jnp.mean((quantised @ params["out"] - x) ** 2) + learned + 0.25 * commitment, moved

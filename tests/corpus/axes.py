@@ -833,3 +833,31 @@ def what_towns_gain_from_one_another(flow, sent, got):
 )
 def what_is_sent_less_what_others_got(flow, sent, got):
     return flow.sum(axis=0) + (got - sent)
+
+
+# Sums over a batch beside sums for each of its elements.
+
+
+_COUPLING = {"w": f32(3, 3), "shift": f32(6)}
+
+
+def _likelihood(params, x, volume):
+    left, right = jnp.split(x, 2, axis=-1)
+    scale = jnp.tanh(left @ params["w"])
+    x = jnp.concatenate([left, right * jnp.exp(scale)], axis=-1) - params["shift"]
+    return -jnp.mean(jnp.sum(-0.5 * x**2, axis=-1) + volume(scale))
+
+
+@wrong("LOX112", _COUPLING, f32(16, 6), axes={"x": ("batch", None)})
+def volumes_of_all_in_the_likelihood_of_each(params, x):
+    return _likelihood(params, x, jnp.sum)
+
+
+@right("LOX112", _COUPLING, f32(16, 6), axes={"x": ("batch", None)})
+def volumes_of_each_in_its_likelihood(params, x):
+    return _likelihood(params, x, lambda scale: jnp.sum(scale, axis=-1))
+
+
+@right("LOX112", _COUPLING, f32(16, 6), axes={"x": ("batch", None)})
+def likelihoods_with_a_penalty_of_the_weights(params, x):
+    return _likelihood(params, x, lambda scale: 0.1 * jnp.sum(params["w"] ** 2) + jnp.sum(scale, axis=-1))

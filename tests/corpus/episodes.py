@@ -1096,3 +1096,50 @@ def returns_of_three_steps_until_one_ends(rewards, dones, values):
 @right("LOX220", f32(64, 8), f32(64, 8), f32(64, 8))
 def returns_of_one_step(rewards, dones, values):
     return rewards[:-1] + 0.97 * (1.0 - dones[:-1]) * values[1:]
+
+
+# Recurrent networks beside returns.
+
+
+def _gains(rewards, dones):
+    def back(ahead, now):
+        reward, done = now
+        ahead = reward + 0.98 * (1.0 - done) * ahead
+        return ahead, ahead
+
+    return jax.lax.scan(back, jnp.zeros(8), (rewards, dones), reverse=True)[1]
+
+
+_RECURRENT = {"u": f32(12, 12), "w": f32(4, 12), "value": f32(12)}
+
+
+@wrong("LOX221", _RECURRENT, f32(30, 8, 4), f32(30, 8), f32(30, 8), differentiate="params")
+def values_by_a_memory_of_all_episodes(params, obs, rewards, dones):
+    def step(h, x):
+        h = jnp.tanh(h @ params["u"] + x @ params["w"])
+        return h, h @ params["value"]
+
+    values = jax.lax.scan(step, jnp.zeros((8, 12)), obs)[1]
+    return jnp.square(values - _gains(rewards, dones)).mean()
+
+
+@right("LOX221", _RECURRENT, f32(30, 8, 4), f32(30, 8), f32(30, 8), differentiate="params")
+def values_by_a_memory_of_each_episode(params, obs, rewards, dones):
+    def step(h, now):
+        x, done = now
+        h = jnp.tanh(h @ params["u"] + x @ params["w"])
+        return h * (1.0 - done)[:, None], h @ params["value"]
+
+    values = jax.lax.scan(step, jnp.zeros((8, 12)), (obs, dones))[1]
+    return jnp.square(values - _gains(rewards, dones)).mean()
+
+
+@right("LOX221", _RECURRENT, f32(30, 8, 4), f32(30, 8), f32(30, 8), differentiate="params")
+def values_by_a_memory_that_reads_where_episodes_end(params, obs, rewards, dones):
+    def step(h, now):
+        x, done = now
+        h = jnp.tanh(h @ params["u"] + x @ params["w"] + done[:, None])
+        return h, h @ params["value"]
+
+    values = jax.lax.scan(step, jnp.zeros((8, 12)), (obs, dones))[1]
+    return jnp.square(values - _gains(rewards, dones)).mean()

@@ -985,3 +985,89 @@ def sizes_that_are_numbers_are_printed(x):
 @wrong("LOX410", f32(8))
 def a_loss_that_is_passed_on_is_logged(x):
     return _shown(x, jnp.sum(x**2))
+
+
+# Attributes of objects whose methods are compiled.
+
+
+class Ridge:
+    def __init__(self, weight):
+        self.weight = weight
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def fit(self, w, x, y):
+        return w - 0.1 * (jax.grad(_loss)(w, x, y) + self.weight * w)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def fit_by(self, weight, w, x, y):
+        return w - 0.1 * (jax.grad(_loss)(w, x, y) + weight * w)
+
+
+class RidgeByWeight(Ridge):
+    def __hash__(self):
+        return hash(self.weight)
+
+    def __eq__(self, other):
+        return self.weight == other.weight
+
+
+@wrong("LOX433", f32(8), f32(32, 8), f32(32))
+def fits_of_two_weights_of_which_the_second_is_not_compiled(w, x, y):
+    objective = Ridge(1.0)
+    strong = objective.fit(w, x, y)
+    objective.weight = 0.01
+    return strong, objective.fit(w, x, y)
+
+
+@wrong("LOX433", f32(8), f32(5, 8))
+def a_smoother_whose_bandwidth_shrinks_in_vain(signal, noise):
+    class Smoother:
+        bandwidth = 1.0
+
+        @functools.partial(jax.jit, static_argnums=(0,))
+        def smooth(self, signal):
+            return signal + (jnp.roll(signal, 1) - signal) * jnp.exp(-1.0 / self.bandwidth)
+
+    smoother = Smoother()
+    found = []
+    for each in noise:
+        found.append(smoother.smooth(signal + each))
+        smoother.bandwidth *= 0.5
+    return jnp.stack(found)
+
+
+@right("LOX433", f32(8), f32(32, 8), f32(32))
+def fits_of_a_weight_that_is_set_before_the_first(w, x, y):
+    objective = Ridge(1.0)
+    objective.weight = 0.01
+    for _ in range(3):
+        w = objective.fit(w, x, y)
+    return w, objective.fit(w, 2 * x, y)
+
+
+@right("LOX433", f32(8), f32(32, 8), f32(32))
+def fits_of_weights_by_which_objects_are_equal(w, x, y):
+    objective = RidgeByWeight(1.0)
+    for weight in (1.0, 0.1):
+        objective.weight = weight
+        w = objective.fit(w, x, y)
+    objective.weight = 0.01
+    return objective.fit(w, x, y)
+
+
+@right("LOX433", f32(8), f32(32, 8), f32(32))
+def fits_of_weights_that_are_given(w, x, y):
+    objective = Ridge(1.0)
+    for weight in (1.0, 0.1):
+        objective.weight = weight
+        w = objective.fit_by(jnp.float32(objective.weight), w, x, y)
+    return w
+
+
+@right("LOX433", f32(8), f32(32, 8), f32(32))
+def fits_of_objects_that_are_made_for_each_weight(w, x, y):
+    for weight in (1.0, 0.1):
+        objective = Ridge(1.0)
+        objective.weight = weight
+        w = objective.fit(w, x, y)
+    return w

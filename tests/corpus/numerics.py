@@ -1909,3 +1909,92 @@ def vectors_of_words_after_a_beginning(table, words):
 def vectors_of_words_before_what_is_cut_off(table, words):
     beginning = jnp.full((words.shape[0], 1), table.shape[0], words.dtype)
     return table[jnp.concatenate([beginning, words], axis=1)[:, 1:]]
+
+
+@wrong("LOX820", f32(32, 32, 3), jax.random.key(0))
+def a_crop_that_begins_anywhere(image, key):
+    row, column = jax.random.randint(key, (2,), 0, 32)
+    return jax.lax.dynamic_slice(image, (row, column, 0), (24, 24, 3))
+
+
+@right("LOX820", f32(32, 32, 3), jax.random.key(0))
+def a_crop_that_begins_where_it_fits(image, key):
+    row, column = jax.random.randint(key, (2,), 0, 32 - 24 + 1)
+    return jax.lax.dynamic_slice(image, (row, column, 0), (24, 24, 3))
+
+
+@right("LOX820", f32(32, 32, 3), jax.random.key(0))
+def a_crop_of_what_was_padded(image, key):
+    row, column = jax.random.randint(key, (2,), 0, 32)
+    padded = jnp.pad(image, ((0, 24), (0, 24), (0, 0)), mode="reflect")
+    return jax.lax.dynamic_slice(padded, (row, column, 0), (24, 24, 3))
+
+
+def _pairs_of(present):
+    return present[:, :, None] & present[:, None, :]
+
+
+@wrong("LOX809", f32(4, 6, 6), f32(4, 6, 8), flags(4, 6), differentiate="messages")
+def messages_between_those_present_without_what_those_absent_get(scores, messages, present):
+    weights = jax.nn.softmax(jnp.where(_pairs_of(present), scores, -jnp.inf), axis=-1)
+    received = jnp.where(present[..., None], weights @ messages, 0.0)
+    return jnp.mean(received**2)
+
+
+@wrong("LOX809", {"w": f32(8, 8)}, f32(4, 6, 8), flags(4, 6), differentiate="params")
+def attention_among_agents_with_a_product_of_flags_that_is_added(params, agents, alive):
+    alive = alive.astype(jnp.float32)
+    both = jnp.einsum("bi,bj->bij", alive, alive) > 0.5
+    scores = jnp.einsum("bid,de,bje->bij", agents, params["w"], agents) + jnp.where(both, 0.0, -jnp.inf)
+    weights = jnp.where(both, jax.nn.softmax(scores, axis=-1), 0.0)
+    return jnp.mean((weights @ agents - agents) ** 2)
+
+
+@right("LOX809", f32(4, 6, 6), f32(4, 6, 8), flags(4, 6), differentiate=("scores", "messages"))
+def messages_with_weights_that_are_left_out_before_the_product(scores, messages, present):
+    pairs = _pairs_of(present)
+    weights = jnp.where(pairs, jax.nn.softmax(jnp.where(pairs, scores, -jnp.inf), axis=-1), 0.0)
+    return jnp.mean((weights @ messages) ** 2)
+
+
+@right("LOX809", f32(4, 6, 6), f32(4, 6, 8), flags(4, 6), differentiate="messages")
+def messages_between_those_present_and_to_oneself(scores, messages, present):
+    pairs = _pairs_of(present) | jnp.eye(6, dtype=bool)
+    weights = jax.nn.softmax(jnp.where(pairs, scores, -jnp.inf), axis=-1)
+    return jnp.mean(jnp.where(present[..., None], weights @ messages, 0.0) ** 2)
+
+
+@right("LOX809", {"w": f32(8, 8)}, f32(4, 6, 8), flags(4, 6), differentiate="params")
+def attention_among_agents_with_a_large_number_that_is_added(params, agents, alive):
+    alive = alive.astype(jnp.float32)
+    both = jnp.einsum("bi,bj->bij", alive, alive) > 0.5
+    scores = jnp.einsum("bid,de,bje->bij", agents, params["w"], agents) + jnp.where(both, 0.0, -1e9)
+    weights = jnp.where(both, jax.nn.softmax(scores, axis=-1), 0.0)
+    return jnp.mean((weights @ agents - agents) ** 2)
+
+
+@right("LOX809", f32(4, 6, 6), f32(4, 6, 8), flags(4, 6), differentiate="messages")
+def messages_with_weights_of_those_present_alone(scores, messages, present):
+    pairs = _pairs_of(present)
+    weights = jax.nn.softmax(jnp.where(pairs, scores, -jnp.inf), axis=-1, where=pairs)
+    return jnp.mean(jnp.where(present[..., None], weights @ messages, 0.0) ** 2)
+
+
+@right("LOX809", f32(4, 6, 6), f32(4, 6, 8), flags(4, 6), differentiate="messages")
+def messages_to_those_absent_with_equal_weights(scores, messages, present):
+    masked = jnp.where(_pairs_of(present), scores, -jnp.inf)
+    weights = jax.nn.softmax(jnp.where(present[..., None], masked, 0.0), axis=-1)
+    return jnp.mean(jnp.where(present[..., None], weights @ messages, 0.0) ** 2)
+
+
+_READER = {"table": f32(30, 16), "queries": f32(16, 12), "keys": f32(16, 12)}
+
+
+@right("LOX816", _READER, i32(4, 13), differentiate="params")
+def loss_of_a_model_that_reads_backwards(params, tokens):
+    later, earlier = tokens[:, 1:], tokens[:, :-1]
+    seen = params["table"][later]
+    scores = jnp.einsum("bqd,bkd->bqk", seen @ params["queries"], seen @ params["keys"]) / math.sqrt(12)
+    on = jnp.triu(jnp.ones((12, 12), bool))
+    mixed = jax.nn.softmax(jnp.where(on, scores, -1e9), axis=-1) @ seen
+    return optax.softmax_cross_entropy_with_integer_labels(mixed @ params["table"].T, earlier).mean()

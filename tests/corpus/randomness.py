@@ -1310,3 +1310,37 @@ def searches_with_a_key_for_each(key, start):
 def searches_from_several_starts(key, start):
     found = jax.vmap(lambda number: _search(key, start + number))(jnp.arange(6))
     return found.mean(0), found.std(0)
+
+
+# Dropout that is turned off where it is trained.
+
+
+def _classified(params, x, *, deterministic, rngs=None):
+    if not deterministic:
+        x = jnp.where(jax.random.bernoulli(rngs["dropout"], 0.9, x.shape), x / 0.9, 0.0)
+    return x @ params["w"]
+
+
+def _surprise(logits, label):
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), label[:, None], axis=1).mean()
+
+
+@wrong("LOX706", jax.random.key(0), {"w": f32(6, 3)}, f32(8, 6), i32(8))
+def a_step_without_the_dropout_that_it_has_a_key_for(key, params, x, label):
+    def loss(params):
+        return _surprise(_classified(params, x, deterministic=True, rngs={"dropout": key}), label)
+
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+
+@right("LOX706", jax.random.key(0), {"w": f32(6, 3)}, f32(8, 6), i32(8))
+def a_step_with_dropout(key, params, x, label):
+    def loss(params):
+        return _surprise(_classified(params, x, deterministic=False, rngs={"dropout": key}), label)
+
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+
+@right("LOX706", jax.random.key(0), {"w": f32(6, 3)}, f32(8, 6), i32(8))
+def a_test_without_the_dropout_that_it_has_a_key_for(key, params, x, label):
+    return _surprise(_classified(params, x, deterministic=True, rngs={"dropout": key}), label)

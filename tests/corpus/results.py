@@ -711,3 +711,143 @@ def a_leg_that_learns_in_rounds(leg, x, y):
         gradient = jax.grad(_squared)(leg, x, y)
         leg = leg - 0.1 * gradient
     return leg, jnp.square(gradient).sum()
+
+
+@wrong("LOX431", (f32(5), f32(5)), f32(8, 5), f32(8))
+def legs_of_which_the_second_learns_from_the_first(legs, x, y):
+    first, gradient = jax.value_and_grad(_squared)(legs[0], x, y)
+    second, _ = jax.value_and_grad(_squared)(legs[1], x, y)
+    return [leg - 0.1 * gradient for leg in legs], first + second
+
+
+@right("LOX431", f32(5), f32(8, 5), f32(8))
+def a_leg_whose_value_after_a_step_is_told(leg, x, y):
+    before, gradient = jax.value_and_grad(_squared)(leg, x, y)
+    moved = leg - 0.1 * gradient
+    after, _ = jax.value_and_grad(_squared)(moved, x, y)
+    return moved, before - after
+
+
+@wrong("LOX431", f32(5), f32(5), f32(3, 8, 5), f32(3, 8))
+def a_slow_leg_that_is_moved_once(leg, slow, x, y):
+    for i in range(3):
+        leg = leg - 0.1 * jax.grad(_squared)(leg, x[i], y[i])
+        moved = optax.incremental_update(leg, slow, 0.01)
+    return leg, moved
+
+
+@right("LOX431", f32(5), f32(5), f32(3, 8, 5), f32(3, 8))
+def a_slow_leg_that_is_moved_in_each_step(leg, slow, x, y):
+    for i in range(3):
+        leg = leg - 0.1 * jax.grad(_squared)(leg, x[i], y[i])
+        slow = optax.incremental_update(leg, slow, 0.01)
+    return leg, slow
+
+
+# -- LOX438: arguments in another order ------------------------------------------------------------------------------
+
+
+def _advantages(rewards, values, discount):
+    following = jnp.concatenate([values[1:], jnp.zeros_like(values[:1])])
+    return rewards + discount * following - values
+
+
+def _adadelta(gradient, distance, squares):
+    squares = 0.9 * squares + 0.1 * gradient**2
+    return -gradient * jnp.sqrt(distance + 1e-6) / jnp.sqrt(squares + 1e-6)
+
+
+def _drifted(position, velocity, dt):
+    return position + dt * velocity, velocity - dt * position
+
+
+def _divergence(p, q):
+    return jnp.sum(jax.nn.softmax(p) * (jax.nn.log_softmax(p) - jax.nn.log_softmax(q)))
+
+
+def _trend_error(level, slope, observed):
+    places = jnp.arange(observed.shape[0])
+    return jnp.square(level + slope * places - observed).mean()
+
+
+def _gap(start, end):
+    return end - start
+
+
+def _mixed(source, target):
+    return source + 0.5 * (target - source) * jax.nn.sigmoid(source)
+
+
+def _squared_error_of(predicted, observed):
+    return jnp.square(predicted - observed).mean()
+
+
+@wrong("LOX438", f32(32), f32(32), f32(32))
+def a_policy_loss_whose_advantages_take_the_values_for_the_rewards(log_probs, rewards, values):
+    advantages = _advantages(values, rewards, 0.99)
+    return -(log_probs * jax.lax.stop_gradient(advantages)).mean()
+
+
+@wrong("LOX438", {"w": f32(4), "b": f32()}, {"w": f32(4), "b": f32()}, {"w": f32(4), "b": f32()})
+def steps_of_a_tree_whose_arguments_are_one_further(grads, distance, squares):
+    steps = jax.tree.map(_adadelta, distance, squares, grads)
+    return jax.tree.map(lambda step: 0.1 * step, steps)
+
+
+@wrong("LOX438", f32(16, 3), f32(16, 3))
+def particles_whose_velocity_drifts(position, velocity):
+    for _ in range(3):
+        position, velocity = jax.vmap(_drifted, in_axes=(0, 0, None))(velocity, position, 0.1)
+    return position
+
+
+@wrong("LOX438", {"level": f32(), "slope": f32()}, f32(16))
+def a_trend_whose_slope_is_taken_for_its_level(trend, observed):
+    value_and_slopes = jax.value_and_grad(_trend_error, argnums=(0, 1))
+    error, slopes = value_and_slopes(trend["slope"], trend["level"], observed)
+    return error, slopes
+
+
+@right("LOX438", f32(32), f32(32), f32(32))
+def a_policy_loss_whose_advantages_are_in_order(log_probs, rewards, values):
+    advantages = _advantages(rewards, values, 0.99)
+    return -(log_probs * jax.lax.stop_gradient(advantages)).mean()
+
+
+@right("LOX438", f32(8), f32(8))
+def a_divergence_of_both_sides(p, q):
+    return _divergence(p, q) + _divergence(q, p)
+
+
+@right("LOX438", f32(8), f32(8))
+def a_divergence_of_the_reverse_side(p, q):
+    return _divergence(q, p)
+
+
+@right("LOX438", {"start": f32(6), "end": f32(6)}, {"start": f32(6), "end": f32(6)})
+def pauses_between_two_notes(first, second):
+    pause = _gap(first["end"], second["start"])
+    return jnp.maximum(pause, 0.0)
+
+
+@right("LOX438", f32(8), f32(8))
+def a_cycle_there_and_back(source, target):
+    there = _mixed(source, target)
+    back = _mixed(target, source)
+    return jnp.abs(there - back).mean()
+
+
+@right("LOX438", f32(8), f32(8))
+def an_error_that_is_the_same_from_both_sides(observed, predicted):
+    error = _squared_error_of(observed, predicted)
+    return jnp.sqrt(error)
+
+
+def _bent(previous, current, following):
+    return previous - 2 * current + following
+
+
+@right("LOX438", f32(8), f32(8), f32(8))
+def a_bend_of_the_next_place(current, following, outermost):
+    bend = _bent(current, following, outermost)
+    return 0.5 * bend

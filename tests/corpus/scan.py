@@ -2097,3 +2097,55 @@ def places_that_keep_their_weights_and_are_drawn_for_a_report(places, signals, k
 
     keys = jax.random.split(key, signals.shape[0])
     return jax.lax.scan(step, (places, jnp.zeros(50)), (keys, signals))[1]
+
+
+# Divisors in the first iteration.
+
+
+@wrong("LOX213", f32(20, 4))
+def means_of_all_before_the_first(xs):
+    def step(carry, x):
+        total, count = carry
+        mean = total / count
+        return (total + x, count + 1.0), x - mean
+
+    return jax.lax.scan(step, (jnp.zeros(4), 0.0), xs)[1]
+
+
+@wrong("LOX213", f32(20, 4))
+def averages_without_their_bias_before_the_first(xs):
+    def step(carry, x):
+        average, i = carry
+        smooth = average / (1.0 - 0.9**i)
+        return (0.9 * average + 0.1 * x, i + 1), x - smooth
+
+    return jax.lax.scan(step, (jnp.zeros(4), 0), xs)[1]
+
+
+@right("LOX213", f32(20, 4))
+def means_of_all_up_to_now(xs):
+    def step(carry, x):
+        total, count = carry
+        total, count = total + x, count + 1.0
+        return (total, count), x - total / count
+
+    return jax.lax.scan(step, (jnp.zeros(4), 0.0), xs)[1]
+
+
+@right("LOX213", f32(20, 4))
+def means_of_all_before_with_a_first_one_of_zero(xs):
+    def step(carry, x):
+        total, count = carry
+        mean = jnp.where(count > 0, total / jnp.where(count > 0, count, 1.0), 0.0)
+        return (total + x, count + 1.0), x - mean
+
+    return jax.lax.scan(step, (jnp.zeros(4), 0.0), xs)[1]
+
+
+@right("LOX213", f32(20, 4))
+def means_of_all_before_the_first_that_are_limited(xs):
+    def step(carry, x):
+        total, count = carry
+        return (total + x, count + 1.0), x - total / jnp.maximum(count, 1.0)
+
+    return jax.lax.scan(step, (jnp.zeros(4), 0.0), xs)[1]

@@ -55,6 +55,7 @@ FILES = {
         "fourth_planted_science",
     ),
     "fifth": ("fifth_projects", "fifth_planted"),
+    "sixth": ("sixth_projects", "sixth_planted"),
 }
 """The files of each set: a set is written when checks were written with the programs of the one before at hand."""
 

@@ -169,6 +169,48 @@ def codes(audited: Audited) -> Iterator[Finding | Held]:
             )
 
 
+def straight_through(audited: Audited) -> Iterator[Finding]:
+    """LOX614: the loss of codes is of a straight-through value, whose derivative does not go to the codes."""
+    if not is_asked(audited) or not audited.has("stop_gradient"):
+        return
+    way = audited.once(Way)
+    for place in way.of("square", "integer_pow", "mul"):
+        error = plain(place.inputs[0]).place
+        if error is None or not is_square(place) or error.step.equation.primitive not in primitives("sub"):
+            continue
+        for value, held in (error.inputs, error.inputs[::-1]):
+            encoded = unstopped(held)
+            code = _passed_by(value, encoded) if is_stopped(plain(held)) else None
+            if code is not None and _never_learns(code, encoded, way):
+                yield CODES.at(
+                    place.location,
+                    "This squared difference has a straight-through value in the place of the code: its derivative "
+                    f"moves {text_of(encoded)} away from the codes, and none gets to the codes, which never learn.",
+                )
+
+
+def _passed_by(value: Node, encoded: Node) -> Node | None:
+    """The code in `encoded + stop_gradient(code - encoded)` or `encoded - stop_gradient(encoded - code)`."""
+    made = plain(value).place
+    if made is None or made.step.equation.primitive not in primitives("add", "sub"):
+        return None
+    is_sum = made.step.equation.primitive in primitives("add")
+    for moved, held in (made.inputs, made.inputs[::-1]) if is_sum else (made.inputs,):
+        difference = unstopped(held).place
+        if plain(moved) is not encoded or not is_stopped(plain(held)) or difference is None:
+            continue
+        code, less = map(plain, difference.inputs if is_sum else difference.inputs[::-1])
+        if difference.step.equation.primitive in primitives("sub") and unstopped(less) is encoded:
+            return unstopped(code)
+    return None
+
+
+def _never_learns(code: Node, encoded: Node, way: Way) -> bool:
+    """Say whether codes are made of parameters of their own that nothing else in the loss moves."""
+    own = (way.by & upstream([code])) - upstream([encoded])
+    return encoded in way.on and bool(own) and own.isdisjoint(way.before)
+
+
 def unstopped(node: Node) -> Node:
     node = plain(node)
     while is_stopped(node) and node.place is not None:
@@ -225,4 +267,4 @@ def _twins(name: str) -> Sequence[str]:
 
 
 KINDS = (TARGET, SAME, MOVED, CODES)
-CHECKS = (targets, differences, networks, codes)
+CHECKS = (targets, differences, networks, codes, straight_through)

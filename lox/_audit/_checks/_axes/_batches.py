@@ -66,6 +66,8 @@ def mixed(audited: Audited) -> Iterator[Finding]:
             )
         elif (factor := _scaled_by_mean(audited, step, label)) is not None:
             yield _found(location, f"The mean of {value.text} over {label} is multiplied by {factor.text}.")
+        elif (other := _added(audited, step, label)) is not None:
+            yield _found(location, f"The sum of {value.text} over {label} is added to {other.text}.")
         elif (root := _root(audited, step)) is not None:
             array = audited.origins.of(value, FLOWS)
             other = _meets(audited, root, label)
@@ -160,6 +162,26 @@ def _scaled_by_mean(audited: Audited, step: Step, label: str) -> Value | None:
                 other = next((one for one in user.inputs if label in one.fact.labels), None)
                 if user.equation.primitive in primitives("mul") and other is not None:
                     return None if _is_made_of(audited, other, reduced) else other
+    return None
+
+
+def _added(audited: Audited, step: Step, label: str) -> Value | None:
+    """The array with an axis of the batch alone that a sum over it and other axes is added to, undivided."""
+    if step.outputs[0].shape or len(step.equation.params["axes"]) < 2:
+        return None
+    made = Worklist(step.outputs, _MOST)
+    for value in made:
+        for user in audited.users.of(value):
+            is_scaled = user.equation.primitive in primitives("mul") and any(each.number for each in user.inputs)
+            if "transpose" in transformations(user.equation):
+                continue
+            if user.equation.primitive in FLOWS | primitives("neg") or is_scaled:
+                made.add(user.outputs)
+            elif user.equation.primitive in primitives("add", "sub"):
+                other = next((each for each in user.inputs if each.fact.labels == (label,)), None)
+                if other is not None and other is not value:
+                    return other
+                made.add(user.outputs)
     return None
 
 

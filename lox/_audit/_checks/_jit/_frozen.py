@@ -5,13 +5,24 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._jit._between import (
+    LOOPS,
+    Change,
+    Read,
+    between_calls,
+    in_loop_of,
+    is_new,
+    moved_on,
+    own_parts,
+    stores_to,
+)
 from lox._audit._checks._jit._names import STATIC_ATTRIBUTES
 from lox._audit._checks._jit._scope import Scope
 from lox._audit._executed import Function
@@ -38,25 +49,6 @@ _BEFORE = (
 """The beginnings of the names of functions that are called before anything is compiled."""
 _MODES = {"training", "train", "is_training", "deterministic", "explore", "exploring", "evaluating"}
 _PLAIN = ("builtins", "abc", "typing")
-_LOOPS = (ast.For, ast.While)
-Read = ast.Name | ast.Attribute | ast.Subscript
-"""An expression that a function reads."""
-
-
-class Change(NamedTuple):
-    """An assignment to what a compiled function reads.
-
-    Attributes:
-        what: What it assigns.
-        line: Its line.
-        is_set: Whether it only stores an argument, as it may once, before anything is compiled.
-        in_loop: Whether it is in a loop of Python that calls what is compiled.
-    """
-
-    what: str
-    line: int
-    is_set: bool = False
-    in_loop: bool = False
 
 
 def frozen(audited: Audited) -> Iterator[Finding | Held]:
@@ -96,8 +88,8 @@ class _Compiled:
         self.roots = self._roots()
 
     def _roots(self) -> set[Function]:
-        infos = [_compat.open_jaxpr(step.equation.params["jaxpr"]).debug_info for step, _ in self._audited.of("jit")]
-        places = {(each.func_filename, each.func_lineno, each.func_name) for each in infos}
+        jitted = self._audited.of("jit")
+        places = {_place(_compat.open_jaxpr(step.equation.params["jaxpr"])) for step, _ in jitted}
         fun = plain(self._audited.fun) if self._is_jitted else None
         if fun is not None:
             places.add((fun.__code__.co_filename, fun.__code__.co_firstlineno, fun.__code__.co_name))
@@ -124,7 +116,7 @@ class _Compiled:
         if root.id in source.code.co_freevars:
             place = next((place for place, each in enumerate(inner) if place and _binds(each, root.id)), 0)
             jitted = [each for each in inner[:place] if each in self.roots] or self._calling(source, inner[place])
-            return _in_loop(ast.unparse(node), inner[place], jitted[-1]) if jitted else None
+            return in_loop_of(ast.unparse(node), inner[place], jitted[-1]) if jitted else None
         if not is_compiled or not _changes(*_named(node, source.names.get(root.id))):
             return None
         return self._of_global(node.id, source) if isinstance(node, ast.Name) else self._of_part(node, source)
@@ -140,7 +132,7 @@ class _Compiled:
                 continue
             changes = (_assigned(each, _node_of(each), attribute) for each in methods if each not in self._codes)
             names = [f"{name}.{node.attr}" for name, known in source.names.items() if known is owner]
-            outside = (_in_loop(name, syntax(file), root) for name in names for root in self.roots)
+            outside = (in_loop_of(name, syntax(file), root) for name in names for root in self.roots)
             found = next((change for change in (*changes, *outside) if change is not None), None)
             if found is not None:
                 return found
@@ -153,22 +145,30 @@ class _Compiled:
         return [root for root in roots if any(getattr(each, "id", "") == own for each in ast.walk(root))]
 
     def _of_local(self, source: Source, node: ast.Attribute) -> Change | None:
-        """The change of an attribute of an object that a traced function makes, and calls a method of in a loop."""
-        name, _, method = source.code.co_qualname.partition(".")
-        of, inner = source.names.get(name), [source.node, *source.parents]
-        if not method or not isinstance(of, type) or not _is_known_by_identity(of):
-            return None
-        for around in self._callers:
-            for each in ast.walk(around):
-                if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Call):
+        """The change of an attribute of an object that a traced function makes, between calls of its method."""
+        inner = [source.node, *source.parents]
+        roots = [root for root in inner if root in self.roots and not _is_given_self(root)]
+        for around in self._callers if roots else ():
+            made = _class_of(source, around)
+            looped = {part for loop in own_parts(around.body, LOOPS) for part in ast.walk(loop)}
+            for each in ast.walk(around) if made else ():
+                if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Call) or each in looped:
                     continue
-                if ast.unparse(each.value.func) != name:
+                if ast.unparse(each.value.func) != made:
                     continue
                 names = [f"{target.id}.{node.attr}" for target in each.targets if isinstance(target, ast.Name)]
-                found = (_in_loop(own, around, root) for own in names for root in inner if root in self.roots)
-                if (change := next((change for change in found if change is not None), None)) is not None:
+                pairs = [(own, root) for own in names for root in roots]
+                loops = (in_loop_of(own, around, root) for own, root in pairs)
+                calls = (between_calls(own, around, root) for own, root in pairs if self._is_reused(root))
+                if (change := next((change for change in (*loops, *calls) if change is not None), None)) is not None:
                     return change
         return None
+
+    def _is_reused(self, root: Function) -> bool:
+        """Say whether two calls of a function are of the same compiled program."""
+        jaxprs = [_compat.open_jaxpr(step.equation.params["jaxpr"]) for step, _ in self._audited.of("jit")]
+        own = [id(each) for each in jaxprs if each.debug_info.func_lineno and _node(*_place(each)) is root]
+        return len({*own}) < len(own)
 
     def _of_part(self, node: ast.Attribute | ast.Subscript, source: Source) -> Change | None:
         """The change of an element or an attribute of a global object, in a loop that calls what is compiled."""
@@ -176,8 +176,8 @@ class _Compiled:
         text = ast.unparse(node)
         written = [each for found in functions(file).values() for each, _ in found]
         places: list[Function | ast.Module] = [syntax(file), *written]
-        loops = (_in_loop(text, each, root) for each in places for root in self.roots)
-        changes = (_moved_on(text, each, root) for each in written for root in self.roots)
+        loops = (in_loop_of(text, each, root) for each in places for root in self.roots)
+        changes = (moved_on(text, each, root) for each in written for root in self.roots)
         return next((change for change in (*loops, *changes) if change is not None), None)
 
     def _of_global(self, name: str, source: Source) -> Change | None:
@@ -187,7 +187,7 @@ class _Compiled:
         written = [node for found in functions(file).values() for node, _ in found]
         declaring = [node for node in written if node not in self._by_node and name in _declared(node)]
         changes = (_assigned_in(getattr(node, "name", ""), file, node, name) for node in declaring)
-        loops = (_in_loop(name, syntax(file), root) for root in self.roots)
+        loops = (in_loop_of(name, syntax(file), root) for root in self.roots)
         return next((change for change in (*changes, *loops) if change is not None), None)
 
 
@@ -221,7 +221,7 @@ def _begins(node: Function | None, name: str) -> bool:
     """Say whether a function assigns something to a name, and not None until it is known."""
     stores = [each for each in ast.walk(node) if isinstance(each, ast.Assign)] if node is not None else []
     pairs = [pair for each in stores for target in each.targets for pair in _pairs(target, each.value)]
-    values = [value for target, value in pairs if _stores(target, name)]
+    values = [value for target, value in pairs if stores_to(target, name)]
     return bool(values) and not any(isinstance(value, ast.Constant) and value.value is None for value in values)
 
 
@@ -246,6 +246,24 @@ def _is_known_by_identity(of: type) -> bool:
     return has_plain_bases and of.__hash__ is object.__hash__
 
 
+def _class_of(source: Source, around: Function) -> str:
+    """The class that a function is a method of, of the module or of a function, if its objects have an identity."""
+    name, _, method = source.code.co_qualname.partition(".")
+    of = source.names.get(name)
+    if method and isinstance(of, type):
+        return name if _is_known_by_identity(of) else ""
+    found = [each for each in ast.walk(around) if isinstance(each, ast.ClassDef) and source.node in ast.walk(each)]
+    inside = found[-1:] if not any(each.bases or each.decorator_list for each in found) else []
+    named = {getattr(part, "name", "") for each in inside for part in each.body}
+    return inside[0].name if inside and named.isdisjoint(("__eq__", "__hash__")) else ""
+
+
+def _is_given_self(root: Function) -> bool:
+    """Say whether what is compiled has the object as an argument that it traces, as it has a pytree."""
+    jitted = [text for each in getattr(root, "decorator_list", ()) if "jit" in (text := ast.unparse(each))]
+    return bool(jitted) and not any("static_arg" in text for text in jitted)
+
+
 def _methods(of: type) -> list[Any]:
     users = [value for each in of.__mro__ if is_users_class(each) for value in vars(each).values() if callable(value)]
     return [found for found in map(plain, users) if found is not None]
@@ -254,69 +272,12 @@ def _methods(of: type) -> list[Any]:
 def _begins_with(node: ast.stmt, name: str) -> bool:
     value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
     is_none = value is None or (isinstance(value, ast.Constant) and value.value is None)
-    return not is_none and any(_stores(each, name) for each in ast.walk(node))
+    return not is_none and any(stores_to(each, name) for each in ast.walk(node))
 
 
 @functools.lru_cache(maxsize=4096)
 def _declared(node: Function) -> frozenset[str]:
     return frozenset(name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names)
-
-
-def _in_loop(name: str, around: Function | ast.Module, compiled: Function) -> Change | None:
-    """Where a loop of Python assigns a name, and calls the compiled function, which was defined before."""
-    callers: set[str] | None = None
-    for loop in _own(around.body, _LOOPS):
-        nodes = list(ast.walk(loop))
-        line = next((getattr(node, "lineno", 0) for node in nodes if _stores(node, name)), None)
-        if line is None or compiled in nodes or any(map(_is_new, nodes)):
-            continue
-        callers = _callers(compiled, around) if callers is None else callers
-        called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
-        if not callers.isdisjoint(each.rpartition(".")[2] for each in called):
-            return Change(name, line, in_loop=True)
-    return None
-
-
-def _moved_on(name: str, around: Function, compiled: Function) -> Change | None:
-    """Where a function that calls the compiled one updates a value."""
-    own, nodes = getattr(compiled, "name", ""), list(ast.walk(around))
-    if compiled in nodes or not own or own not in {getattr(node, "id", "") for node in nodes}:
-        return None
-    for each in nodes:
-        if isinstance(each, (ast.Assign, ast.AugAssign)) and not any(map(_is_new, nodes)):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            reads = isinstance(each, ast.AugAssign) or name in map(ast.unparse, ast.walk(each.value))
-            if reads and any(_stores(target, name) for target in targets):
-                return Change(name, each.lineno, in_loop=True)
-    return None
-
-
-def _callers(compiled: Function, around: ast.AST) -> set[str]:
-    """The names under which a function is called: its own, and those that what is made of it is assigned to."""
-    own, found = getattr(compiled, "name", ""), set()
-    for each in ast.walk(around):
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call):
-            inner = list(ast.walk(each.value))
-            if compiled in inner or (own and own in {getattr(node, "id", "") for node in inner}):
-                found |= {target.id for target in each.targets if isinstance(target, ast.Name)}
-    return found | ({own} if own else set())
-
-
-def _own(body: Any, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
-    """The statements of these kinds in a body, but for those in functions and classes."""
-    left = list(body) if isinstance(body, list) else []
-    while left:
-        node = left.pop()
-        if isinstance(node, kinds):
-            yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            left += ast.iter_child_nodes(node)
-
-
-def _is_new(node: ast.AST) -> bool:
-    """Say whether a call compiles anew."""
-    name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
-    return name in ("jit", "clear_cache", "clear_caches", "pmap")
 
 
 def _assigned(code: Any, node: Function | None, name: str) -> Change | None:
@@ -327,13 +288,13 @@ def _is_called_once(function: str, file: str) -> bool:
     """Say whether a file calls a function at most once, and not in a loop."""
     calls = [node for node in ast.walk(syntax(file)) if isinstance(node, ast.Call)]
     own = {node for node in calls if ast.unparse(node.func).rpartition(".")[2] == function}
-    loops = (node for node in ast.walk(syntax(file)) if isinstance(node, _LOOPS))
+    loops = (node for node in ast.walk(syntax(file)) if isinstance(node, LOOPS))
     return len(own) < 2 and not any(own.intersection(ast.walk(loop)) for loop in loops)
 
 
 def _assigned_in(function: str, file: str, node: Function | None, name: str) -> Change | None:
     """Where a function assigns a name or an attribute, unless it is called before or only fills it or compiles anew."""
-    if node is None or function.startswith(_BEFORE) or any(map(_is_new, ast.walk(node))):
+    if node is None or function.startswith(_BEFORE) or any(map(is_new, ast.walk(node))):
         return None
     fills = [each for each in ast.walk(node) if isinstance(each, ast.If) and name in ast.unparse(each.test)]
     guarded = {inner for each in fills for inner in ast.walk(each)}
@@ -341,7 +302,7 @@ def _assigned_in(function: str, file: str, node: Function | None, name: str) -> 
         if each in guarded or not isinstance(each, (ast.Assign, ast.AugAssign, ast.AnnAssign)) or each.value is None:
             continue
         targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-        if any(_stores(inner, name) for target in targets for inner in ast.walk(target)):
+        if any(stores_to(inner, name) for target in targets for inner in ast.walk(target)):
             given = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
             is_set = isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in given
             return Change(name, each.lineno, is_set and _is_called_once(function, file))
@@ -349,18 +310,17 @@ def _assigned_in(function: str, file: str, node: Function | None, name: str) -> 
 
 
 def _assigns(node: Function, attribute: str) -> bool:
-    return "." in attribute and any(_stores(each, attribute) for each in ast.walk(node))
-
-
-def _stores(node: ast.AST, name: str) -> bool:
-    if not isinstance(node, Read) or not isinstance(node.ctx, ast.Store):
-        return False
-    return ast.unparse(node) == name
+    return "." in attribute and any(stores_to(each, attribute) for each in ast.walk(node))
 
 
 def _binds(node: Function, name: str) -> bool:
     arguments = (each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg))
-    return name in arguments or any(_stores(each, name) for each in ast.walk(node))
+    return name in arguments or any(stores_to(each, name) for each in ast.walk(node))
+
+
+def _place(jaxpr: Any) -> tuple[Any, Any, Any]:
+    info = jaxpr.debug_info
+    return info.func_filename, info.func_lineno, info.func_name
 
 
 def _node_of(code: Any) -> Function | None:

@@ -57,7 +57,9 @@ def _growing(calls: Sequence[Step], audited: Audited) -> list[int]:
 
     The layers of a network have other arrays each.
     """
-    found = []
+    found: list[int] = []
+    if len({len(step.inputs) for step in calls}) > 1:
+        return found
     for place, values in enumerate(zip(*(step.inputs for step in calls), strict=True)):
         shapes = [value.shape for value in values]
         if len(set(shapes)) == 1:

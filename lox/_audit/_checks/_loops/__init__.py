@@ -27,6 +27,7 @@ from lox._audit._checks._loops import (
     _scan,
     _stored,
     _targets,
+    _unreset,
     _unrolled,
     _without_scan,
 )
@@ -69,6 +70,7 @@ CHECKS = (
     *_blended.CHECKS,
     *_ended.CHECKS,
     *_rollouts.CHECKS,
+    *_unreset.CHECKS,
     *_few_steps.CHECKS,
     *_discounts.CHECKS,
     *_resampled.CHECKS,

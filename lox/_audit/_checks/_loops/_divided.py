@@ -18,6 +18,7 @@ from lox._audit._needs import read
 from lox._audit._origins import PASSING
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+from lox._audit._worklist import Worklist
 
 DIVIDED = Kind(
     "LOX213",
@@ -35,6 +36,9 @@ _BROKEN = math.inf
 Number = float | None
 _PASSING = PASSING | primitives("convert_element_type")
 _DIVISIONS = primitives("div", "rsqrt", "pow", "integer_pow")
+_CLEARING = primitives("select_n", "is_finite", "ne", "max", "min", "clamp", "tanh", "logistic", "exp")
+"""What may leave out or limit what is infinite or NaN."""
+_MOST = 20
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -78,8 +82,30 @@ def divided(audited: Audited) -> Iterator[Finding | Held]:
                 f"In its first iteration, a loop that counts from 0 divides by zero here, and {name} of its carry "
                 "becomes infinite or NaN.",
             )
+        elif (step := next((each for each in made if _is_put_out(audited, each)), None)) is not None:
+            yield DIVIDED.at(
+                audited.lines[step],
+                "In its first iteration, a loop that counts from 0 divides by zero here: what is computed from that is "
+                "infinite or NaN.",
+            )
         elif any(step.equation.primitive in primitives("div") for step in scan.body.steps):
             yield DIVIDED.fine(location)
+
+
+def _is_put_out(audited: Audited, step: Step) -> bool:
+    """Say whether a quotient of no constant is used, and goes into nothing soon that leaves it out or limits it."""
+    over, (result,) = step.inputs[0], step.outputs
+    is_quotient = step.equation.primitive in primitives("div") and over.number is None
+    if not is_quotient or result not in audited.live:
+        return False
+    made = Worklist([result], _MOST)
+    for value in made:
+        for user in audited.users.of(value):
+            is_divisor = user.equation.primitive in primitives("div") and value is user.inputs[1]
+            if user.equation.primitive in _CLEARING or is_divisor:
+                return False
+            made.add(each for each in user.outputs if each.shape == value.shape)
+    return True
 
 
 def _at_first(audited: Audited, scan: Scan) -> list[Number]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
@@ -14,6 +15,7 @@ from lox._audit._parts import Part
 from lox._audit._program import Value
 from lox._audit._rules import primitives
 
+_ENVIRONMENTS = re.compile(r"(num_?)?(env(ironment)?|world|actor|agent|worker|lane)s?", re.IGNORECASE)
 _SAME = PASSING | primitives("convert_element_type")
 
 RETURNS = Kind(
@@ -122,8 +124,11 @@ def _are_given(flow: Flow) -> bool:
 
 
 def _is_of_environments(flow: Flow, place: int) -> bool:
-    """Whether the first axis of what is carried is that of a vmap, so that its elements have no part in each other."""
+    """Whether the first axis of what is carried is that of a vmap or is called so: no element has a part in another."""
     first = flow.loop.carry[place][2].shape[:1]
+    labels = [value.fact.labels[0] for value in flow.loop.carry[place][:2] if value.shape]
+    if any(isinstance(label, str) and _ENVIRONMENTS.fullmatch(label) for label in labels):
+        return True
     mapped = (step for step in flow.loop.body.steps if "vmap" in transformations(step.equation))
     return any(value.shape[:1] == first for step in mapped for value in step.outputs)
 

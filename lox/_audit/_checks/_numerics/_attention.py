@@ -1,4 +1,4 @@
-"""Attention: over which axis its weights are normalized, how its scores are scaled, and what its masks keep."""
+"""Attention: over which axis its weights are normalized, and what its masks keep."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._backwards import is_backwards
 from lox._audit._checks._numerics._elements import kept, other_axis
 from lox._audit._checks._numerics._exponentials import made_by
 from lox._audit._checks._numerics._integers import is_float
@@ -41,15 +42,6 @@ MASK = Kind(
     "Masks make logits so small that their weights are zero.",
     "The numbers that masks give were looked at, and masks of constants at some places.",
 )
-SCALE = Kind(
-    "LOX817",
-    "warning",
-    "Scores of attention that are not divided once by the root of the size of the keys",
-    "Divide by it once: scores / jnp.sqrt(keys.shape[-1]). jax.nn.dot_product_attention does so itself.",
-    "Scores of attention are not multiplied by the root of the size of the keys, nor divided by it twice.",
-    "The constants that scores are multiplied by were compared with the number of elements of the keys.",
-)
-
 _SMALL = 1.0
 """Up to which size a number leaves the weight of a logit in place."""
 _SAME = primitives("convert_element_type")
@@ -86,6 +78,12 @@ class Attention:
     def scale(self) -> float:
         """The product of all factors of the scores."""
         return math.prod(self.factors)
+
+    @property
+    def size(self) -> int:
+        """How many elements the product of a query and a key sums."""
+        axes = self.scores.equation.params["dimension_numbers"][0][0]
+        return math.prod(self.scores.inputs[0].shape[axis] for axis in axes)
 
 
 def attentions(audited: Audited) -> list[Attention]:
@@ -200,13 +198,8 @@ def _factors(operand: Value, origins: Origins) -> tuple[float, ...]:
         operand = unknown[0]
 
 
-def _size(scores: Step) -> int:
-    """How many elements the product of a query and a key sums."""
-    axes = scores.equation.params["dimension_numbers"][0][0]
-    return math.prod(scores.inputs[0].shape[axis] for axis in axes)
-
-
-def _is_about(number: float, other: float) -> bool:
+def is_about(number: float, other: float) -> bool:
+    """Say whether two numbers are the same but for rounding."""
     return math.isclose(number, other, rel_tol=5e-3)
 
 
@@ -236,7 +229,7 @@ def _is_of_attention(found: Attention, origins: Origins) -> bool:
     scored = {origins.of(each, FLOWS | primitives("transpose")) for each in found.scores.inputs[:2]}
     if values in scored:
         return False
-    return _is_about(found.scale, _size(found.scores) ** -0.5) or any(mask.number < -1e3 for mask in masks)
+    return is_about(found.scale, found.size**-0.5) or any(mask.number < -1e3 for mask in masks)
 
 
 def _varies_along(mask: Mask, found: Attention) -> bool:
@@ -244,53 +237,6 @@ def _varies_along(mask: Mask, found: Attention) -> bool:
     condition, logits = mask.condition, found.squash.logits
     axes = [found.axis, *(axis for axis in found.summed if axis is not None)]
     return condition.shape == logits.shape and all(condition.shape[axis] > 1 for axis in axes)
-
-
-def scaled(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX817: scores are multiplied by what they should be divided by, or divided by it twice."""
-    for each in audited.once(attentions):
-        size = _size(each.scores)
-        roots = [factor for factor in each.factors if _is_about(factor, size**-0.5)]
-        if size > 4 and _is_about(each.scale, size**0.5):
-            yield SCALE.at(
-                each.squash.location,
-                f"Scores that sum {size} products are multiplied by {each.scale:.4g}, the root of {size}, before the "
-                "softmax.",
-            )
-        elif size > 4 and len(roots) > 1 and _is_about(each.scale, 1 / size):
-            yield SCALE.at(
-                each.squash.location,
-                f"Scores that sum {size} products are divided by the root of {size} twice before the softmax: queries, "
-                "keys or scores were scaled before.",
-            )
-        elif (length := _length(each)) is not None:
-            yield SCALE.at(
-                each.squash.location,
-                f"Scores that sum {size} products are divided by the root of {length} before the softmax, which is how "
-                "many queries or keys there are.",
-            )
-        elif size > 4 and each.scale == 1 and _is_about(each.by, size**-0.5):
-            yield SCALE.at(
-                each.squash.location,
-                f"Scores that sum {size} products go into the softmax as they are, and its weights are divided by the "
-                f"root of {size}, so that they no longer add up to one.",
-            )
-        else:
-            yield SCALE.fine(each.squash.location)
-
-
-def _length(found: Attention) -> int | None:
-    """How many queries or keys there are, if scores are divided by the root of that and not of their own size."""
-    numbers = found.scores.equation.params["dimension_numbers"]
-    sides = zip(found.scores.inputs[:2], *numbers, strict=True)
-    lengths = [
-        size
-        for operand, summed, batch in sides
-        for axis, size in enumerate(operand.shape)
-        if axis not in (*summed, *batch)
-    ]
-    sizes = {*lengths} - {_size(found.scores)}
-    return next((size for size in sizes if size > 4 and _is_about(found.scale, size**-0.5)), None)
 
 
 def masked(audited: Audited) -> Iterator[Finding | Held]:
@@ -308,7 +254,7 @@ def masked(audited: Audited) -> Iterator[Finding | Held]:
     for each in audited.once(attentions):
         masks = list(masks_of(each.squash.logits, each.axis, origins)) if each.axis in each.summed else []
         large = [mask for mask in masks if mask.number < -1e3]
-        texts = [text for mask in large for text in _causal(mask, origins)]
+        texts = [text for mask in large for text in _causal(mask, each, audited)]
         if large and not texts and all(_is_same_along(mask, origins) for mask in large):
             texts = [
                 "A mask is the same for all keys of a query: it leaves the weights of a query as they are, or all keys "
@@ -390,8 +336,9 @@ def _is_same_along(mask: Mask, origins: Origins) -> bool:
     return (axis is None or condition.shape[axis] == 1) and any(size > 1 for size in condition.shape)
 
 
-def _causal(mask: Mask, origins: Origins) -> Iterator[str]:
+def _causal(mask: Mask, found: Attention, audited: Audited) -> Iterator[str]:
     """What is wrong with a causal mask that is made of constants."""
+    origins = audited.origins
     for condition, axis, truth in parts_of(mask, origins):
         if axis is None:
             continue
@@ -404,7 +351,7 @@ def _causal(mask: Mask, origins: Origins) -> Iterator[str]:
         corners = keeps(np.array([0, size - 1]), np.array([size - 1, 0]))
         if corners is None:
             continue
-        if corners[0] and not corners[1]:
+        if corners[0] and not corners[1] and not is_backwards(found.scores, audited):
             yield "A mask of constants keeps keys after the query, and none from the first one on: it is upside down."
         elif corners[1] and not corners[0]:
             place = np.arange(size - 2)
@@ -438,5 +385,5 @@ def _masked_versions(audited: Audited) -> Iterator[tuple[Value, Value]]:
                 yield audited.origins.of(kept, FLOWS), step.outputs[0]
 
 
-KINDS = (AXIS, MASK, SCALE)
-CHECKS = (normalized_axis, masked, scaled, chosen_unmasked)
+KINDS = (AXIS, MASK)
+CHECKS = (normalized_axis, masked, chosen_unmasked)

@@ -35,6 +35,7 @@ _LAYOUT = PASSING | primitives("convert_element_type")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BOUNDS = primitives("lt", "le", "gt", "ge")
 _CONVERSIONS = primitives("convert_element_type")
+_APART = primitives("slice", "unstack")
 _READS = ("gather", "dynamic_slice")
 WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
 
@@ -177,7 +178,8 @@ class Known:
         if most is None or not isinstance(size, int) or not size or most.number + access.size <= size:
             return ""
         is_read = step.equation.primitive in primitives(*_READS)
-        if most.is_limited and (most.number < size or not is_read):  # A window may be kept inside by JAX on purpose.
+        is_window = most.number < size or not is_read  # JAX may keep it inside on purpose.
+        if most.is_limited and is_window and not (is_read and self._is_drawn(index)):
             return ""
         if (most.is_filler or most.is_part) and not is_read:  # So that JAX leaves it out.
             return ""
@@ -254,7 +256,7 @@ class Known:
             return self._scaled(maker, depth)
         if maker.equation.primitive in primitives("rev", "floor"):
             return self.most(maker.inputs[0], depth - 1)
-        if maker.equation.primitive in primitives("slice", "gather"):
+        if maker.equation.primitive in primitives("slice", "gather", "unstack"):
             found = self.most(maker.inputs[0], depth - 1)
             return found if found is not None and (found.is_limited or found.is_filler) else None
         if maker.equation.primitive in primitives("concatenate"):
@@ -293,6 +295,12 @@ class Known:
         if (floored := made_by(value, primitives("floor"))) is not None:
             value = self._origins.of(floored.inputs[0], _LAYOUT)
         return value.maker is not None and _divisor(value.maker) is not None
+
+    def _is_drawn(self, value: Value) -> bool:
+        """Whether a number is one of several remainders, such as those that `jax.random.randint` draws."""
+        value = self._origins.of(value, _LAYOUT)
+        whole = self._origins.of(value, _LAYOUT | _APART)
+        return whole is not value and self._is_remainder(whole)
 
     def _least(self, value: Value) -> Most | None:
         """The least number that a counter begins with."""

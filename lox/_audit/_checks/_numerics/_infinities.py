@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._audit._audited import Audited
-from lox._audit._checks._numerics._elements import kept, other_axis
 from lox._audit._checks._numerics._exponentials import chosen_from, made_by
 from lox._audit._checks._numerics._integers import is_float
-from lox._audit._checks._numerics._masks import Mask, masks_of, parts_of
-from lox._audit._checks._numerics._squashes import squashes
+from lox._audit._checks._numerics._masks import masks_of
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, is_users, transformations
 from lox._audit._origins import FLOWS, Origins
@@ -32,16 +30,6 @@ UNDEFINED = Kind(
     "Where infinities are put, no operation makes NaN of them.",
     "What each jnp.where puts somewhere was followed through the operations on the elements there.",
 )
-ROWS = Kind(
-    "LOX809",
-    "warning",
-    "A softmax of logits that are all -inf",
-    "Mask with a large finite number, such as jnp.finfo(x.dtype).min, or mask only along the axis of the softmax, and "
-    "leave the other rows out of the result.",
-    "Masks of logits leave something in each row.",
-    "The parts of each mask with which logits become -inf were compared with the axis of the softmax.",
-)
-
 Key = tuple[Value, int]
 """A place in an array: where a condition has this truth; or where a value is zero, by the value and 0."""
 At = Mapping[Key, float]
@@ -65,8 +53,6 @@ _BINARY: dict[Any, Callable[[Any, Any], Any]] = {
 }
 _LAYOUT = FLOWS - primitives("convert_element_type")
 _DEEP = 60
-_MOST = 10_000
-"""How many logits of a row are looked at."""
 _PRODUCTS = primitives("mul", "dot_general")
 _MAXIMA = primitives("reduce_max", "scatter_max", "max", "select_n", "gather")
 _ASKING = primitives("gt", "ge", "lt", "le", "eq", "ne", "not", "sub")
@@ -258,52 +244,6 @@ def _tested(audited: Audited) -> Iterator[Value]:
             yield one
 
 
-def rows(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX809: a part of a mask is the same along the axis of a softmax, so that it leaves nothing in a row."""
-    left_out = audited.once(chosen_from)
-    for squash in audited.once(squashes).values():
-        one_axis = len(squash.axes) == 1 and squash.logits.shape[squash.axes[0]] > 1
-        if not squash.is_shifted or not one_axis or not is_users(squash.location.of_user.file):
-            continue
-        masks = list(masks_of(squash.logits, squash.axes[0], audited.origins))
-        if squash.step.outputs[0] in left_out or not masks:
-            continue
-        infinite = [mask for mask in masks if mask.number == -math.inf]
-        if text := next((text for mask in infinite for text in _empty_rows(mask, audited.origins)), ""):
-            yield ROWS.at(squash.location, text)
-            continue
-        found = [part for mask in infinite for part in _same_in_row(mask, audited.origins)]
-        if found:
-            yield ROWS.at(
-                squash.location,
-                f"The logits of a row are all -inf where {found[0].called} says so, as it is the same along axis "
-                f"{squash.axes[0]} of the softmax: -inf - -inf is NaN.",
-            )
-        else:
-            yield ROWS.fine(squash.location)
-
-
-def _empty_rows(mask: Mask, origins: Origins) -> Iterator[str]:
-    """Which row a mask of constants leaves nothing of."""
-    for condition, axis, truth in parts_of(mask, origins):
-        rows = None if axis is None else other_axis(condition, axis)
-        if axis is None or rows is None or condition.shape[axis] > _MOST:
-            continue
-        for row in (0, condition.shape[rows] - 1):
-            place = np.arange(condition.shape[axis])
-            keeps = kept(condition, (rows, axis), truth, origins, np.full_like(place, row), place)
-            if keeps is not None and not keeps.any():
-                yield f"A mask of constants makes all logits of row {row} -inf: -inf - -inf is NaN."
-
-
-def _same_in_row(mask: Mask, origins: Origins) -> Iterator[Value]:
-    """The parts of a mask that each leave nothing of a row, or all."""
-    for condition, axis, _ in parts_of(mask, origins):
-        limits = condition.fact.range
-        if (axis is None or condition.shape[axis] == 1) and limits.low < limits.high:
-            yield condition
-
-
 def shifted(audited: Audited) -> Iterator[Finding]:
     """LOX808: exponentials of all logits, less the largest of those that a mask keeps, are multiplied by the mask."""
     origins = audited.origins
@@ -355,5 +295,5 @@ def _asked_of(value: Value, origins: Origins) -> Value:
     return origins.of(value, FLOWS)
 
 
-KINDS = (UNDEFINED, ROWS)
-CHECKS = (undefined, rows, shifted)
+KINDS = (UNDEFINED,)
+CHECKS = (undefined, shifted)

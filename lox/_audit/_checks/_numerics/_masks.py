@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -19,6 +20,11 @@ CONVERTED = _SAME | primitives("convert_element_type")
 """What leaves the elements of an array where they are, and their numbers as they are but for rounding."""
 _MASK = re.compile(r"(\w+_)?mask", re.IGNORECASE)
 """Names of arrays of floats that are zero or one."""
+_COMPARED: dict[Any, Callable[[Any, Any], bool]] = {
+    primitive: getattr(operator, name)
+    for name in ("gt", "ge", "lt", "le", "eq", "ne")
+    for primitive in primitives(name)
+}
 _MOST = 40
 """At how many operations of logits is looked."""
 
@@ -32,6 +38,8 @@ class Mask(NamedTuple):
         truth: Which truth of the condition masks.
         number: What logits become, or what is added to them, where they are masked.
         is_added: Whether the number is added.
+        is_guarded: Whether something else than -inf may be chosen afterwards, where logits are masked.
+        calls: The calls that the condition is met in.
     """
 
     condition: Value
@@ -39,6 +47,8 @@ class Mask(NamedTuple):
     truth: int
     number: float = 0.0
     is_added: bool = False
+    is_guarded: bool = False
+    calls: tuple[Step, ...] = ()
 
 
 class _Part(NamedTuple):
@@ -49,6 +59,8 @@ class _Part(NamedTuple):
     scale: float = 1.0
     shift: float = 0.0
     is_added: bool = False
+    is_guarded: bool = False
+    calls: tuple[Step, ...] = ()
 
 
 def masks_of(logits: Value, axis: int | None, origins: Origins) -> Iterator[Mask]:
@@ -58,16 +70,16 @@ def masks_of(logits: Value, axis: int | None, origins: Origins) -> Iterator[Mask
         if not waiting:
             return
         part = waiting.pop()
-        value, place = laid_out(part.value, part.axis, origins)
-        part = part._replace(value=value, axis=place)
-        chosen = _choice(value, origins)
+        value, place, calls = laid_out_in(part.value, part.axis, part.calls, origins)
+        part = part._replace(value=value, axis=place, calls=calls)
+        chosen = _choice(value, calls, origins)
         if chosen is not None:
             yield from _chosen(part, *chosen)
         maker = value.maker
         if maker is None or maker.blocks or value.aval.dtype == jnp.bool_:
             continue
         if maker.equation.primitive in primitives("select_n"):
-            waiting += [part._replace(value=case) for case in maker.inputs[1:] if case.number is None]
+            waiting += _cases(part, maker, origins)
         elif maker.equation.primitive in primitives("convert_element_type"):
             waiting.append(part._replace(value=maker.inputs[0]))
         elif maker.equation.primitive in primitives("mul", "div", "add", "sub"):
@@ -75,7 +87,21 @@ def masks_of(logits: Value, axis: int | None, origins: Origins) -> Iterator[Mask
             waiting += _operands(part, maker)
 
 
-def _choice(value: Value, origins: Origins) -> tuple[Value, float | None, float | None] | None:
+def _cases(part: _Part, maker: Step, origins: Origins) -> Iterator[_Part]:
+    """The arrays that one is chosen from, as parts of what it is a part of."""
+    numbers = [_number(case, part.calls, origins) for case in maker.inputs[1:]]
+    keeps_infinite = all(number is None or part.scale * number + part.shift == -math.inf for number in numbers)
+    is_guarded = part.is_guarded or not keeps_infinite or numbers.count(None) > 1
+    for case in maker.inputs[1:]:
+        if case.number is None:
+            yield part._replace(value=case, is_guarded=is_guarded)
+
+
+def _number(value: Value, calls: Sequence[Step], origins: Origins) -> float | None:
+    return origins.met(value, entered=calls)[0].number
+
+
+def _choice(value: Value, calls: Sequence[Step], origins: Origins) -> tuple[Value, float | None, float | None] | None:
     """By what the elements of a value are chosen, and the numbers that they are where that is false, and true."""
     maker = value.maker
     if maker is None:
@@ -85,7 +111,7 @@ def _choice(value: Value, origins: Origins) -> tuple[Value, float | None, float 
         return maker.inputs[0], 0.0, 1.0
     if maker.equation.primitive in primitives("select_n") and len(maker.inputs) == 3:
         condition, *cases = maker.inputs
-        numbers = [origins.of(case).number for case in cases]
+        numbers = [_number(case, calls, origins) for case in cases]
         return (condition, numbers[0], numbers[1]) if numbers != [None, None] else None
     return None
 
@@ -97,7 +123,8 @@ def _chosen(part: _Part, condition: Value, *numbers: float | None) -> Iterator[M
         other = made[1 - truth]
         masks = other == 0 if part.is_added else other is None
         if number is not None and not math.isnan(number) and (masks or (math.isinf(number) and other is None)):
-            yield Mask(condition, axis, truth, number, part.is_added and other is not None)
+            is_added = part.is_added and other is not None
+            yield Mask(condition, axis, truth, number, is_added, part.is_guarded, part.calls)
 
 
 def _multiplied(part: _Part, maker: Step, origins: Origins) -> Iterator[Mask]:
@@ -105,26 +132,29 @@ def _multiplied(part: _Part, maker: Step, origins: Origins) -> Iterator[Mask]:
     if maker.equation.primitive not in primitives("mul") or part.is_added:
         return
     for one, other in (maker.inputs, maker.inputs[::-1]):
-        flags = flags_of(one, part.axis, origins)
-        if flags is not None and other.number is None and flags_of(other, part.axis, origins) is None:
+        flags = flags_of(one, part.axis, origins, part.calls)
+        if flags is not None and other.number is None and flags_of(other, part.axis, origins, part.calls) is None:
             yield flags
 
 
-def flags_of(value: Value, axis: int | None, origins: Origins) -> Mask | None:
+def flags_of(value: Value, axis: int | None, origins: Origins, calls: Sequence[Step] = ()) -> Mask | None:
     """The choice that makes a value zero or one, by where it makes it zero; of a product of these, the product."""
-    value, axis = laid_out(value, axis, origins)
+    value, axis, calls = laid_out_in(value, axis, calls, origins)
     if value.maker is not None and value.maker.equation.primitive in primitives("sub"):
         one, other = value.maker.inputs
-        flags = flags_of(other, axis, origins) if one.number == 1 else None
+        flags = flags_of(other, axis, origins, calls) if one.number == 1 else None
         return None if flags is None else flags._replace(truth=1 - flags.truth)
     if value.maker is not None and value.maker.equation.primitive in primitives("mul"):
-        factors = [flags_of(each, axis, origins) for each in value.maker.inputs]
-        return None if None in factors else Mask(value, axis, 0)
-    found = _choice(value, origins)
+        factors = [flags_of(each, axis, origins, calls) for each in value.maker.inputs]
+        return None if None in factors else Mask(value, axis, 0, calls=calls)
+    if (outer := _factors_of_outer_product(value, axis)) is not None:
+        factors = [flags_of(*each, origins, calls) for each in outer]
+        return None if None in factors else Mask(value, axis, 0, calls=calls)
+    found = _choice(value, calls, origins)
     if found is None or {*found[1:]} != {0.0, 1.0}:
         return None
     condition = found[0]
-    return Mask(condition, axis if condition.shape else None, int(found[2] == 0))
+    return Mask(condition, axis if condition.shape else None, int(found[2] == 0), calls=calls)
 
 
 def _operands(part: _Part, maker: Step) -> Iterator[_Part]:
@@ -150,20 +180,62 @@ def _operands(part: _Part, maker: Step) -> Iterator[_Part]:
 
 def parts_of(mask: Mask, origins: Origins) -> Iterator[tuple[Value, int | None, int]]:
     """The parts of a mask each of which masks by itself: its condition, its axis, and the truth that masks."""
-    waiting = [mask[:3]]
+    waiting = [mask]
     while waiting:
-        condition, axis, truth = waiting.pop()
-        condition, axis = laid_out(condition, axis, origins)
-        maker = condition.maker
+        part = waiting.pop()
+        condition, axis, calls = laid_out_in(part.condition, part.axis, part.calls, origins)
+        part, maker = Mask(condition, axis, part.truth, calls=calls), condition.maker
+        outer = None if part.truth else _factors_of_outer_product(condition, axis)
         if maker is not None and maker.equation.primitive in primitives("not"):
-            waiting.append((maker.inputs[0], axis, 1 - truth))
-        elif maker is not None and maker.equation.primitive in primitives("or" if truth else "and"):
-            waiting += [(part, axis, truth) for part in maker.inputs]
-        elif maker is not None and maker.equation.primitive in primitives("mul") and not truth:
-            factors = [flags for part in maker.inputs if (flags := flags_of(part, axis, origins)) is not None]
-            waiting += [each[:3] for each in factors]
+            waiting.append(part._replace(condition=maker.inputs[0], truth=1 - part.truth))
+        elif maker is not None and maker.equation.primitive in primitives("or" if part.truth else "and"):
+            waiting += [part._replace(condition=each) for each in maker.inputs]
+        elif maker is not None and maker.equation.primitive in primitives("mul") and not part.truth:
+            factors = [flags_of(each, axis, origins, calls) for each in maker.inputs]
+            waiting += [flags for flags in factors if flags is not None]
+        elif outer is not None:
+            waiting += [flags for each in outer if (flags := flags_of(*each, origins, calls)) is not None]
+        elif (compared := _flags_compared(part, origins)) is not None:
+            waiting.append(compared)
         else:
-            yield condition, axis, truth
+            yield condition, axis, part.truth
+
+
+def _factors_of_outer_product(value: Value, axis: int | None) -> list[tuple[Value, int | None]] | None:
+    """The operands of a product that sums nothing, each with its axis that is one of the result."""
+    maker = value.maker
+    if maker is None or maker.equation.primitive not in primitives("dot_general"):
+        return None
+    summed, batches = maker.equation.params["dimension_numbers"]
+    if summed[0]:
+        return None
+    places: list[dict[int, int]] = [{}, {}]
+    place = len(batches[0])
+    for side, (operand, batch) in enumerate(zip(maker.inputs[:2], batches, strict=True)):
+        places[side].update(enumerate(batch))
+        free = [each for each in range(len(operand.shape)) if each not in batch]
+        places[side].update(enumerate(free, place))
+        place += len(free)
+    return [
+        (operand, None if axis is None else own.get(axis))
+        for operand, own in zip(maker.inputs[:2], places, strict=True)
+    ]
+
+
+def _flags_compared(part: Mask, origins: Origins) -> Mask | None:
+    """The flags in a comparison with a number, as in `mask > 0`, and their truth where it has this one."""
+    maker = part.condition.maker
+    compare = _COMPARED.get(maker.equation.primitive) if maker is not None else None
+    if maker is None or compare is None:
+        return None
+    one, other = (_number(each, part.calls, origins) for each in maker.inputs)
+    if (one is None) == (other is None):
+        return None
+    flags = flags_of(maker.inputs[0 if one is None else 1], part.axis, origins, part.calls)
+    of_zero, of_one = (compare(number if one is None else one, other if one is None else number) for number in (0, 1))
+    if flags is None or of_zero == of_one:
+        return None
+    return flags._replace(truth=flags.truth if of_zero == part.truth else 1 - flags.truth)
 
 
 def laid_out(value: Value, axis: int | None, origins: Origins, through: Set[Any] = _SAME) -> tuple[Value, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lox._audit._checks._results import (
     _averages,
     _dropped,
+    _exchanged_arguments,
     _first,
     _in_place,
     _inverted,
@@ -17,7 +18,15 @@ from lox._audit._checks._results import (
     _thrown,
 )
 
-KINDS = (*_dropped.KINDS, *_replaced.KINDS, *_averages.KINDS, *_in_place.KINDS, *_inverted.KINDS, *_first.KINDS)
+KINDS = (
+    *_dropped.KINDS,
+    *_replaced.KINDS,
+    *_averages.KINDS,
+    *_in_place.KINDS,
+    *_inverted.KINDS,
+    *_first.KINDS,
+    *_exchanged_arguments.KINDS,
+)
 CHECKS = (
     *_dropped.CHECKS,
     *_replaced.CHECKS,
@@ -31,4 +40,5 @@ CHECKS = (
     *_lost.CHECKS,
     *_same.CHECKS,
     *_ratios.CHECKS,
+    *_exchanged_arguments.CHECKS,
 )

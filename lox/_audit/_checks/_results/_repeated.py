@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
-from lox._audit._checks._results._bindings import Binding, Path, bindings, path_of, read_paths, stems
+from lox._audit._checks._results._bindings import Binding, Path, bindings, path_of, read_names, read_paths, stems
 from lox._audit._checks._results._replaced import OLD, old_of
 from lox._audit._findings import Finding, Held
 from lox._audit._sources import Source, sources
 
 _HANDED_ON = re.compile(r"h|hx|hs|c|(?:\w+_)?(?:hidden\w*|hstate|carry|memory|cell)|(?:rnn|lstm|gru|opt\w*)_state")
 """Names of states that one iteration hands to the next one."""
+_DIGITS = re.compile(r"\d+")
 _Loop = ast.For | ast.While
 _ENDS = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Try)
 
@@ -25,11 +26,18 @@ def repeated(audited: Audited) -> Iterator[Finding | Held]:
         for loop in loops:
             if any(isinstance(node, _ENDS) for node in ast.walk(loop)):
                 continue  # It may look for something, and end once it is found.
-            for each, path in _again(source, loop):
+            again = dict(_again(source, loop))
+            for each, path in again.items():
                 yield OLD.at(
                     source.at(each.node),
                     f"Each iteration of a loop computes '{each.name}' from '{'.'.join(path)}', which no iteration "
                     f"changes, and only the last '{each.name}' is read.",
+                )
+            for each in (each for each in _averages(source, loop) if each not in again):
+                yield OLD.at(
+                    source.at(each.node),
+                    f"Each iteration of a loop computes the moving average '{each.name}' from what it was before the "
+                    "loop, and only the last one is read.",
                 )
             for each in _gradients(source, loop):
                 yield OLD.at(
@@ -37,6 +45,28 @@ def repeated(audited: Audited) -> Iterator[Finding | Held]:
                     f"Each iteration of a loop computes the gradient '{each.name}' by something else, and only that of "
                     "the last iteration is read.",
                 )
+
+
+def dropped(audited: Audited) -> Iterator[Finding]:
+    """LOX431: of two gradients of one function, by parameters of the same kind, one is read and the other is not."""
+    for source in sources(audited):
+        read = read_names(source.node)
+        gradients = [each for each in bindings(source) if each.place[:1] == (1,) and _is_gradient(each)]
+        for each in gradients:
+            others = [other for other in gradients if _are_twins(each.value, other.value)]
+            if (each.name == "_" or each.name not in read) and any(other.name in read - {"_"} for other in others):
+                yield OLD.at(
+                    source.at(each.node),
+                    f"The gradient that {ast.unparse(each.value)} gives is not read, and that of "
+                    f"{ast.unparse(others[0].value)} is.",
+                )
+
+
+def _are_twins(one: ast.expr, other: ast.expr) -> bool:
+    """Say whether two expressions are the same but for numbers in it."""
+    texts = ast.unparse(one), ast.unparse(other)
+    bare, again = (_DIGITS.sub("", text) for text in texts)
+    return texts[0] != texts[1] and bare == again
 
 
 def stands(audited: Audited) -> Iterator[Finding]:
@@ -73,9 +103,24 @@ def _gradients(source: Source, loop: _Loop) -> Iterator[Binding]:
     counted = _names(loop.target) if isinstance(loop, ast.For) else set()
     for each in _only_read_after(source, loop):
         call = each.value
-        made = ast.unparse(call.func.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Call) else ""
-        is_gradient = made.endswith("value_and_grad") and each.place[:1] == (1,) or made in ("jax.grad", "grad")
-        if isinstance(call, ast.Call) and is_gradient and any(_names(arg) & counted for arg in call.args):
+        if isinstance(call, ast.Call) and _is_gradient(each) and any(_names(arg) & counted for arg in call.args):
+            yield each
+
+
+def _is_gradient(new: Binding) -> bool:
+    """Say whether a name is given the gradient of `jax.grad(f)(x)`, or of `jax.value_and_grad(f)(x)`."""
+    call = new.value
+    made = ast.unparse(call.func.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Call) else ""
+    return (made.endswith("value_and_grad") and new.place[:1] == (1,)) or made in ("jax.grad", "grad")
+
+
+def _averages(source: Source, loop: _Loop) -> Iterator[Binding]:
+    """Moving averages of `optax.incremental_update` that a loop computes, and neither reads nor puts anywhere."""
+    stored = _names(loop, ast.Store)
+    for each in _only_read_after(source, loop):
+        call = each.value
+        name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        if isinstance(call, ast.Call) and name.endswith("incremental_update") and _names(call) & stored:
             yield each
 
 
@@ -120,4 +165,4 @@ def _begun(new: Binding, before: list[Binding]) -> Path | None:
     return path if path is not None and not new.place and path in read_paths(new.value) else None
 
 
-CHECKS = (repeated, stands)
+CHECKS = (repeated, dropped, stands)
