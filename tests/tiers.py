@@ -21,7 +21,7 @@ from hypothesis.internal.conjecture import providers
 
 INTEGRATION = Path(__file__).parent / "integration"
 DEFAULT = "not integration and not exhaustive"
-BUDGETS = {"default": 8_950, "integration": 1_700, "exhaustive": 4_820}
+BUDGETS = {"default": 9_000, "integration": 1_700, "exhaustive": 4_820}
 """The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
 SHARES_OF_PROGRAMS = 8
 """In how many shares the tests that generate programs are, at most: each finds more than another test."""

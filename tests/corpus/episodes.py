@@ -1143,3 +1143,15 @@ def values_by_a_memory_that_reads_where_episodes_end(params, obs, rewards, dones
 
     values = jax.lax.scan(step, jnp.zeros((8, 12)), (obs, dones))[1]
     return jnp.square(values - _gains(rewards, dones)).mean()
+
+
+@right("LOX221", f32(8))
+def scores_of_games_that_are_not_begun_again(place):
+    def step(carry, _):
+        place, t, alive, score = carry
+        place, t = 0.9 * place + 0.1, t + 1
+        truncated = t >= 20
+        return (place, t, alive * ~truncated, score + alive * place), None
+
+    start = place, jnp.zeros(8, jnp.int32), jnp.ones(8), jnp.zeros(8)
+    return jax.lax.scan(step, start, None, 50)[0][3]

@@ -131,13 +131,15 @@ def _cause(flow: Flow) -> GoesOn | None:
         bit, ending = 1 << place, flow.ending[place]
         if not flow.causes & ending.sure & bit or flow.knows(place) or new is inside:
             continue
-        if ending.added & bit and flow.cut and flow.limits.get(bit, flow.times) < flow.times - 1:
+        # A flag that stays zero is not reset.
+        cut = [other for other in flow.cut if flow.going[other].may & ~flow.ends & ~(1 << other)]
+        if ending.added & bit and cut and flow.limits.get(bit, flow.times) < flow.times - 1:
             return GoesOn(
                 f"Episodes end where {flow.name(place)} is {flow.limits[bit]:g} or so, and a loop resets "
-                f"{flow.name(flow.cut[0])} there, but not {flow.name(place)}: after that, they end in each step.",
-                flow.cut[0],
+                f"{flow.name(cut[0])} there, but not {flow.name(place)}: after that, they end in each step.",
+                cut[0],
             )
-        for other in flow.cut:
+        for other in cut:
             if place in flow.numbers and flow.going[place].may & 1 << other:
                 return GoesOn(
                     f"A loop resets {flow.name(other)} where an episode ends, and goes on with {flow.name(place)}, by "
