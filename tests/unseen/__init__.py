@@ -7,5 +7,5 @@ near miss or a public function counts as an alarm. `--list` prints each finding,
 auditing them, `--only TEXT` takes some cases, `--no-public` and `--no-cases` leave out a part.
 
 Whoever writes checks does not read the programs of a set that has not been audited: what they measure would be spent. A
-set is audited once, and then opened. All four are open now.
+set is audited once, and then opened. All are open now.
 """
