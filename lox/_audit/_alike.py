@@ -1,4 +1,4 @@
-"""Which values are computed alike: by the same operations of the same values."""
+"""Finds values that are computed alike: by the same operations, of the same values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Computations(Generic[V]):
         plain, made = self._made_of(value)
         if plain in self._stand_for:
             return [self._stand_for[plain]]
-        return [] if made is None else _operands(made)
+        return [] if made is None else [*made.inputs]
 
     def _number(self, value: V) -> int:
         plain, made = self._made_of(value)
@@ -75,12 +75,9 @@ class Computations(Generic[V]):
         is_alone = equation.effects or equation.primitive in _DRAWS
         params = None if is_alone else params_of(equation)
         outputs: Sequence[Any] = made.outputs
-        inputs: Hashable = made if params is None else tuple(self._of[each] for each in _operands(made))
+        operands: Sequence[Any] = made.inputs
+        inputs: Hashable = made if params is None else tuple(self._of[each] for each in operands)
         return equation.primitive, params, inputs, outputs.index(value)
-
-
-def _operands(made: Made) -> list[Any]:
-    return [*made.inputs]
 
 
 def of_values() -> Computations[Value]:

@@ -127,5 +127,15 @@ def made_by(node: Node, *names: str) -> Place | None:
     return place if place is not None and place.step.equation.primitive in primitives(*names) else None
 
 
+def unscaled(node: Node) -> Node:
+    """A value before it was multiplied by numbers."""
+    while (place := made_by(node, "mul")) is not None:
+        others = [each for each in place.inputs if each.value.number is None]
+        if len(others) != 1:
+            break
+        (node,) = others
+    return node
+
+
 def _is_counted(place: Place) -> bool:
     return any(node.value.number is not None for node in place.inputs)

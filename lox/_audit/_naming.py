@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,7 +95,7 @@ def variables_of(equation: Any) -> Iterator[tuple[Frame, str]]:
 
 def _variable_outside(equation: Any) -> str:
     """The variable that a call is assigned to, where an equation is for an expression that the function returns."""
-    written = [frame for frame in frames(equation) if is_users(frame.file)][:2]
+    written = list(itertools.islice((frame for frame in frames(equation) if is_users(frame.file)), 2))
     returned = _returned(written[0].file).get(span_of(*written[0])) if len(written) == 2 else None
     if returned is None:
         return ""

@@ -75,9 +75,12 @@ def _rounded(number: float, dtype: Any) -> float:
         return float(np.asarray(number).astype(dtype))
 
 
-_COMPARISONS: dict[Any, Callable[[float, float], bool]] = {
-    primitive: getattr(operator, name) for name in ("lt", "le", "gt", "ge") for primitive in primitives(name)
+COMPARISONS: dict[Any, Callable[[Any, Any], bool]] = {
+    primitive: getattr(operator, name)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for primitive in primitives(name)
 }
+"""What each comparison asks of two numbers."""
 
 _same = primitives("sort")
 """Each output has the elements of its input."""
@@ -154,7 +157,7 @@ def _compared(step: Step, first: Interval, second: Interval) -> Interval:
     exact = all(jnp.issubdtype(value.aval.dtype, jnp.integer) for value in step.inputs)
     if not exact and (first.low != first.high or second.low != second.high):
         return Interval(0, 1)  # NaN may be among them.
-    holds = _COMPARISONS[step.equation.primitive]
+    holds = COMPARISONS[step.equation.primitive]
     found = {float(holds(one, other)) for one in (first.low, first.high) for other in (second.low, second.high)}
     return Interval(min(found), max(found))
 

@@ -1,4 +1,4 @@
-"""Parts of a loss that are images of each other, of which one stops the gradient of a side and the other does not."""
+"""Two like parts of a loss, where only one stops the gradient of a side."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from lox._audit._alike import Computations
 from lox._audit._attained import is_constant, plain, resolved
 from lox._audit._audited import Audited
+from lox._audit._checks._autodiff._stopped import is_stopped
 from lox._audit._checks._autodiff._way import Way, is_asked, text_of
-from lox._audit._dependence import Node, Place, upstream
+from lox._audit._dependence import Node, Place, downstream
 from lox._audit._findings import Finding, Kind
-from lox._audit._rules import primitives
 
 ONE_SIDED = Kind(
     "LOX624",
@@ -19,7 +19,6 @@ ONE_SIDED = Kind(
     "Stop the gradient in both, as a loss of two views does: compare(predict(a), stop_gradient(b)) + "
     "compare(predict(b), stop_gradient(a)).",
 )
-_STOP = primitives("stop_gradient")
 _MEETING = ("mul", "sub", "dot_general", "div")
 
 
@@ -29,12 +28,14 @@ def one_sided(audited: Audited) -> Iterator[Finding]:
         return
     way = audited.once(Way)
     meetings = [place for place in way.of(*_MEETING) if way.touched.issuperset(map(resolved, place.inputs))]
-    stopped = [place for place in meetings if _is_stopped(place, way)]
+    made = (node for place in audited.dependence.places for node in place.outputs)
+    after_stop = downstream(filter(is_stopped, made), smoothly=False)
+    stopped = [place for place in meetings if _has_one_gradient(place, way) and _meets(place, after_stop)]
     computed = _without_stops(way)
     images = {computed[place.outputs[0]]: place for place in stopped}
     for place in meetings if stopped else ():
         image = images.get(computed[place.outputs[0]])
-        if image is not None and way.on.issuperset(map(resolved, place.inputs)) and not _stops(place):
+        if image is not None and way.on.issuperset(map(resolved, place.inputs)) and not _meets(place, after_stop):
             side = next(
                 node for node, other in zip(place.inputs, image.inputs, strict=True) if resolved(other) not in way.on
             )
@@ -45,15 +46,12 @@ def one_sided(audited: Audited) -> Iterator[Finding]:
             )
 
 
-def _is_stopped(place: Place, way: Way) -> bool:
-    """Say whether one operand has a gradient, and that of the other one is stopped."""
-    has_gradient = [resolved(node) in way.on for node in place.inputs]
-    return has_gradient.count(True) == 1 and bool(_stops(place))
+def _has_one_gradient(place: Place, way: Way) -> bool:
+    return [resolved(node) in way.on for node in place.inputs].count(True) == 1
 
 
-def _stops(place: Place) -> list[Node]:
-    before = upstream(place.inputs, smoothly=False)
-    return [node for node in before if node.place is not None and node.place.step.equation.primitive in _STOP]
+def _meets(place: Place, nodes: set[Node]) -> bool:
+    return not nodes.isdisjoint(place.inputs)
 
 
 def _without_stops(way: Way) -> Computations[Node]:
@@ -62,7 +60,7 @@ def _without_stops(way: Way) -> Computations[Node]:
 
     def made(node: Node) -> tuple[Node, Place | None]:
         node = resolved(node)
-        while node.place is not None and node.place.step.equation.primitive in _STOP:
+        while node.place is not None and is_stopped(node):
             node = resolved(node.place.inputs[0])
         if node in way.touched or is_constant(plain(node)):
             return node, node.place

@@ -178,7 +178,7 @@ class Ruled:
 
     @functools.cached_property
     def traced(self) -> Any:
-        """What the rule computes of arguments, and of the tangents or cotangents after them.
+        """The program of the rule. It takes the arguments, and then tangents or cotangents.
 
         Raises:
             Exception: What the rule raises.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator, Set
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +15,7 @@ from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, transformations
 from lox._audit._origins import Origins
+from lox._audit._ranges import COMPARISONS
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
 
@@ -164,11 +163,6 @@ def _at(node: Node, number: float, end: End) -> bool:
     return bool(getattr(limits, end) == number) or (number in limits and is_square_product(resolved(node)))
 
 
-_COMPARED: dict[Any, Callable[[float, float], bool]] = {
-    primitive: getattr(operator, name)
-    for name in ("gt", "ge", "lt", "le", "eq", "ne")
-    for primitive in primitives(name)
-}
 _NEAR = 0.01
 """How near to where a derivative is infinite a comparison is about that."""
 
@@ -364,12 +358,12 @@ def conditions_of(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
             yield from conditions_of(each, truth)
     elif primitive in primitives("is_finite"):
         yield plain(place.inputs[0]), lambda number, _: truth and math.isnan(number)
-    elif primitive in _COMPARED:
+    elif primitive in COMPARISONS:
         one, two = place.inputs
         if plain(one) is plain(two) and primitive in primitives("ne", "eq"):
             finite = truth is (primitive in primitives("eq"))
             yield plain(one), lambda number, _: finite and math.isnan(number)
-        holds = _COMPARED[primitive]
+        holds = COMPARISONS[primitive]
         for value, bound, is_first in ((one, two, True), (two, one, False)):
             if is_constant(bound):
                 yield plain(value), _excluded(holds, end_of(bound, "low"), is_first, truth)

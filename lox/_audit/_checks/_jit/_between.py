@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 def in_loop_of(name: str, around: Function | ast.Module, compiled: Function) -> Change | None:
-    """Where a loop of Python assigns a name, and calls the compiled function, which was defined before."""
+    """The assignment to a name in a loop of Python that calls a function, which was compiled before the loop."""
     callers: set[str] | None = None
     for loop in own_parts(around.body, LOOPS):
         nodes = list(ast.walk(loop))
@@ -45,7 +45,7 @@ def in_loop_of(name: str, around: Function | ast.Module, compiled: Function) -> 
 
 
 def between_calls(name: str, around: Function, compiled: Function) -> Change | None:
-    """Where a function assigns an attribute of an object between two calls of a compiled method of it."""
+    """The assignment to an attribute of an object between two calls of its compiled method."""
     owner, nodes = name.partition(".")[0], list(ast.walk(around))
     method = f"{owner}.{getattr(compiled, 'name', '')}"
     if any(map(is_new, nodes)) or sum(stores_to(node, owner) for node in nodes) > 1:
@@ -54,24 +54,20 @@ def between_calls(name: str, around: Function, compiled: Function) -> Change | N
         read = [{ast.unparse(part) for part in own_parts([each], (ast.Attribute,))} for each in body]
         calls = [place for place, texts in enumerate(read) if method in texts]
         for each in body[calls[0] + 1 : calls[-1]] if calls else ():
-            if not isinstance(each, (ast.Assign, ast.AugAssign)):
-                continue
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            if any(stores_to(target, name) for target in targets):
+            if isinstance(each, (ast.Assign, ast.AugAssign)) and _assigns_to(each, name):
                 return Change(name, each.lineno, in_loop=True)
     return None
 
 
 def moved_on(name: str, around: Function, compiled: Function) -> Change | None:
-    """Where a function that calls the compiled one updates a value."""
+    """The assignment that updates a value, in a function that calls the compiled one."""
     own, nodes = getattr(compiled, "name", ""), list(ast.walk(around))
     if compiled in nodes or not own or own not in {getattr(node, "id", "") for node in nodes}:
         return None
     for each in nodes:
         if isinstance(each, (ast.Assign, ast.AugAssign)) and not any(map(is_new, nodes)):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             reads = isinstance(each, ast.AugAssign) or name in map(ast.unparse, ast.walk(each.value))
-            if reads and any(stores_to(target, name) for target in targets):
+            if reads and _assigns_to(each, name):
                 return Change(name, each.lineno, in_loop=True)
     return None
 
@@ -102,6 +98,11 @@ def is_new(node: ast.AST) -> bool:
     """Say whether a call compiles anew."""
     name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     return name in ("jit", "clear_cache", "clear_caches", "pmap")
+
+
+def _assigns_to(node: ast.Assign | ast.AugAssign, name: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return any(stores_to(target, name) for target in targets)
 
 
 def stores_to(node: ast.AST, name: str) -> bool:

@@ -37,7 +37,7 @@ Number = float | None
 _PASSING = PASSING | primitives("convert_element_type")
 _DIVISIONS = primitives("div", "rsqrt", "pow", "integer_pow")
 _CLEARING = primitives("select_n", "is_finite", "ne", "max", "min", "clamp", "tanh", "logistic", "exp")
-"""What may leave out or limit what is infinite or NaN."""
+"""Operations that may remove or limit an infinite value or a NaN."""
 _MOST = 20
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from lox._audit._attained import plain
 from lox._audit._audited import Audited
-from lox._audit._bodies import Body, Carried, after, bodies, made_by
+from lox._audit._bodies import Body, Carried, after, bodies, made_by, unscaled
 from lox._audit._checks._loops._episodes import RETURNS
 from lox._audit._checks._loops._memories import MEMORY
 from lox._audit._dependence import Node
@@ -49,20 +49,10 @@ def chosen(node: Node) -> Chosen | None:
     if (place := made_by(node, "mul")) is None:
         return None
     for mask, other in (place.inputs, place.inputs[::-1]):
-        negated = made_by(_unscaled(mask), "not", "sub")
+        negated = made_by(unscaled(mask), "not", "sub")
         if negated is not None and (len(negated.inputs) == 1 or negated.inputs[0].value.number == 1):
             return Chosen(plain(negated.inputs[-1]), other, None)
     return None
-
-
-def _unscaled(node: Node) -> Node:
-    """A value before it was multiplied by numbers."""
-    while (place := made_by(node, "mul")) is not None:
-        others = [each for each in place.inputs if each.value.number is None]
-        if len(others) != 1:
-            break
-        (node,) = others
-    return node
 
 
 def causes(node: Node) -> set[Node]:

@@ -124,7 +124,7 @@ def _are_given(flow: Flow) -> bool:
 
 
 def _is_of_environments(flow: Flow, place: int) -> bool:
-    """Whether the first axis of what is carried is that of a vmap or is called so: no element has a part in another."""
+    """Whether the first axis of a carried value is that of a vmap, or its label is that of environments."""
     first = flow.loop.carry[place][2].shape[:1]
     labels = [value.fact.labels[0] for value in flow.loop.carry[place][:2] if value.shape]
     if any(isinstance(label, str) and _ENVIRONMENTS.fullmatch(label) for label in labels):

@@ -6,23 +6,29 @@ from collections.abc import Iterator
 
 from lox._audit._attained import plain
 from lox._audit._audited import Audited
-from lox._audit._bodies import made_by
+from lox._audit._bodies import made_by, unscaled
 from lox._audit._checks._loops._episodes import RETURNS
 from lox._audit._dependence import Node, upstream
 from lox._audit._ends import Flags, is_reward
 from lox._audit._findings import Finding
+from lox._audit._rules import primitives
 
+_ADDS = primitives("add")
 _MOST = 60
-"""How many terms are looked at."""
+"""So many terms of a sum are read."""
 
 
 def few_steps(audited: Audited) -> Iterator[Finding]:
     """LOX220: rewards of later steps are added whatever ends between, and a flag cuts what comes after them."""
+    if not _has_rewards(audited):
+        return
     flags = Flags(audited)
-    for place in audited.dependence.places if _has_rewards(audited) else ():
-        total = place.outputs[0] if place.step.equation.primitive.name == "add" else None
-        if total is None or any(made_by(fed, "add") is fed.place is not None for fed, _ in total.feeds):
+    for place in audited.dependence.places:
+        if place.step.equation.primitive not in _ADDS:
             continue
+        (total,) = place.outputs
+        if any(fed.place is not None and fed.place.step.equation.primitive in _ADDS for fed, _ in total.feeds):
+            continue  # It is a part of a longer sum.
         terms = list(_terms(total))
         rewards = {node: found for node in terms if (found := _slice_of_rewards(node)) is not None}
         arrays = {id(array): array for array, _ in rewards.values()}
@@ -59,14 +65,8 @@ def _terms(total: Node) -> Iterator[Node]:
 
 
 def _slice_of_rewards(term: Node) -> tuple[Node, int] | None:
-    """The rewards that a term has a slice of, perhaps times a number, and where along the first axis it begins."""
-    scaled = made_by(term, "mul")
-    if scaled is not None:
-        others = [node for node in scaled.inputs if node.value.number is None]
-        if len(others) != 1:
-            return None
-        term = others[0]
-    place = made_by(term, "slice")
+    """The rewards that a term has a slice of, perhaps times numbers, and where along the first axis it begins."""
+    place = made_by(unscaled(term), "slice")
     if place is None or not is_reward(plain(place.inputs[0]).value):
         return None
     return plain(place.inputs[0]), place.step.equation.params["start_indices"][0]

@@ -39,7 +39,7 @@ def memories(audited: Audited) -> Iterator[Finding | Held]:
 
 
 class GoesOn(NamedTuple):
-    """What goes on over the end of an episode, as a sentence, and what the loop resets there, by its place."""
+    """A sentence that says which memory goes on over an end, and the place in the carry of what is reset there."""
 
     text: str
     reset: int | None = None
@@ -191,24 +191,23 @@ def totals(flow: Flow) -> Iterator[int]:
 
 def differ(flow: Flow, one: int, other: int) -> bool:
     """Say whether the body takes the difference of what depends on two sources."""
+    pairs = _operands(flow, "sub")
+    return any((first & one and second & other) or (first & other and second & one) for first, second in pairs)
+
+
+def _operands(flow: Flow, name: str) -> Iterator[tuple[int, int]]:
+    """The sources that the two operands of each step of a primitive in the body may depend on."""
     for step in flow.loop.body.steps:
-        if step.equation.primitive in primitives("sub"):
+        if step.equation.primitive in primitives(name):
             first, second = (flow.values.get(value, Part()).may for value in step.inputs)
-            if (first & one and second & other) or (first & other and second & one):
-                return True
-    return False
+            yield first, second
 
 
 def _is_average(flow: Flow, total: int) -> bool:
     """Say whether the body divides a total by another one that goes on as well."""
     going_on = (1 << place for place, part in enumerate(flow.ending) if part.sure & part.added & 1 << place)
     others = sum(going_on) & ~total
-    for step in flow.loop.body.steps:
-        if step.equation.primitive in primitives("div"):
-            over, under = (flow.values.get(value, Part()).may for value in step.inputs)
-            if over & total and under & others:
-                return True
-    return False
+    return any(over & total and under & others for over, under in _operands(flow, "div"))
 
 
 def _discounted(flow: Flow) -> GoesOn | None:

@@ -1,4 +1,4 @@
-"""What one loop puts out of the ends of episodes, and what is computed from it later."""
+"""Ends of episodes that one loop puts out, and later computations that read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lox._audit._program import Value
 
 
 class PutOut(NamedTuple):
-    """What a loop puts out in each iteration.
+    """A value that a loop puts out in each iteration.
 
     Attributes:
         body: The body of the loop.
@@ -39,7 +39,7 @@ class PutOut(NamedTuple):
 
 
 def put_out(audited: Audited) -> dict[Value, PutOut]:
-    """What the loops of a program put out, by the array."""
+    """The values that the loops of a program put out, by the array of them all."""
     found = {}
     for body in audited.once(bodies):
         count = len(body.loop.carry)

@@ -27,7 +27,7 @@ def unreset(audited: Audited) -> Iterator[Finding]:
     every = audited.once(bodies)
     scanned = {body: {audited.origins.of(value, FLOWS) for value, _ in body.scanned} for body in every}
     for body in every:
-        memory = next(filter(None, (each if _is_memory(body, each) else None for each in body.changing)), None)
+        memory = next((each for each in body.changing if _is_memory(body, each)), None)
         if memory is None or _gets_flags(body) or not scanned[body] & {*audited.program.inputs}:
             continue
         length = body.loop.step.equation.params.get("length")

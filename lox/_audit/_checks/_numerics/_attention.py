@@ -81,7 +81,7 @@ class Attention:
 
     @property
     def size(self) -> int:
-        """How many elements the product of a query and a key sums."""
+        """The number of elements of a query, which its product with a key sums."""
         axes = self.scores.equation.params["dimension_numbers"][0][0]
         return math.prod(self.scores.inputs[0].shape[axis] for axis in axes)
 

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._accesses import READS, WRITES, Access, accesses
 from lox._audit._checks._numerics._exponentials import chosen_from, made_by
 from lox._audit._facts import ANY
 from lox._audit._files import lines_in, statement_at
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, call, is_users, transformations
-from lox._audit._origins import PASSING, Origins
+from lox._audit._origins import PASSING
 from lox._audit._program import Step, Value
 from lox._audit._ranges import modulus
 from lox._audit._rules import primitives
@@ -34,10 +35,7 @@ BEYOND_END = Kind(
 _LAYOUT = PASSING | primitives("convert_element_type")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BOUNDS = primitives("lt", "le", "gt", "ge")
-_CONVERSIONS = primitives("convert_element_type")
 _APART = primitives("slice", "unstack")
-_READS = ("gather", "dynamic_slice")
-WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
 
 
 class Most(NamedTuple):
@@ -58,18 +56,10 @@ class Most(NamedTuple):
     is_scanned: bool = False
 
 
-class Access(NamedTuple):
-    """Where a step reads or writes: the index along an axis, and how many elements."""
-
-    axis: int
-    at: Value
-    size: int
-
-
 def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
     """LOX820: the numbers of an index get beyond the end of the axis."""
     known, left_out = Known(audited), audited.once(chosen_from)
-    for step, location in (*audited.of(*_READS), *audited.of(*WRITES)):
+    for step, location in (*audited.of(*READS), *audited.of(*WRITES)):
         if not is_users(location.file) or "transpose" in transformations(step.equation):
             continue
         found = [text for access in accesses(step, audited.origins) if (text := known.outside(step, access))]
@@ -110,7 +100,7 @@ def _makes_vectors(step: Step) -> bool:
 def _is_meant(step: Step, location: Location) -> bool:
     """Say whether the call says what to do with an index beyond the end."""
     mode, names = step.equation.params.get("mode"), set(call(step.equation)[1:])
-    if step.equation.primitive in primitives(*_READS):
+    if step.equation.primitive in primitives(*READS):
         fills = mode == jax.lax.GatherScatterMode.FILL_OR_DROP and not names.isdisjoint(tracebacks.FILLING)
         if not fills and names.isdisjoint(tracebacks.CLAMPING):
             return True
@@ -118,37 +108,6 @@ def _is_meant(step: Step, location: Location) -> bool:
         return True
     first, last = statement_at(location.file, location.line)
     return any("mode=" in line for line in lines_in(location.file)[first - 1 : last])
-
-
-def accesses(step: Step, origins: Origins) -> Iterator[Access]:
-    """Where a step reads or writes."""
-    params, shape = step.equation.params, step.inputs[0].shape
-    if step.equation.primitive in primitives("dynamic_slice", "dynamic_update_slice"):
-        is_read = step.equation.primitive in primitives("dynamic_slice")
-        sizes = params["slice_sizes"] if is_read else step.inputs[1].shape
-        yield from map(Access, range(len(shape)), step.inputs[1 if is_read else 2 :], sizes)
-        return
-    numbers = params["dimension_numbers"]
-    is_read = step.equation.primitive in primitives("gather")
-    axes = numbers.start_index_map if is_read else numbers.scatter_dims_to_operand_dims
-    indices = origins.of(step.inputs[1], _CONVERSIONS)
-    maker = made_by(indices, primitives("concatenate"))
-    parts = maker.inputs if maker is not None else (indices,)
-    if len(parts) == len(axes) and all(part.shape[-1:] == (1,) for part in parts):
-        yield from (
-            Access(axis, part, params["slice_sizes"][axis] if is_read else _written(step, axis))
-            for axis, part in zip(axes, parts, strict=True)
-        )
-
-
-def _written(step: Step, axis: int) -> int:
-    """How many elements along an axis a scatter writes for each index."""
-    numbers = step.equation.params["dimension_numbers"]
-    apart = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    if axis in apart:
-        return 1
-    windows = [each for each in range(len(step.inputs[0].shape)) if each not in apart]
-    return int(step.inputs[2].shape[numbers.update_window_dims[windows.index(axis)]])
 
 
 class Known:
@@ -177,7 +136,7 @@ class Known:
         most = self.most(index)
         if most is None or not isinstance(size, int) or not size or most.number + access.size <= size:
             return ""
-        is_read = step.equation.primitive in primitives(*_READS)
+        is_read = step.equation.primitive in primitives(*READS)
         is_window = most.number < size or not is_read  # JAX may keep it inside on purpose.
         if most.is_limited and is_window and not (is_read and self._is_drawn(index)):
             return ""
@@ -297,7 +256,7 @@ class Known:
         return value.maker is not None and _divisor(value.maker) is not None
 
     def _is_drawn(self, value: Value) -> bool:
-        """Whether a number is one of several remainders, such as those that `jax.random.randint` draws."""
+        """Whether a number is one element of an array of remainders, such as `jax.random.randint` draws."""
         value = self._origins.of(value, _LAYOUT)
         whole = self._origins.of(value, _LAYOUT | _APART)
         return whole is not value and self._is_remainder(whole)

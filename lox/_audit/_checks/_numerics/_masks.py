@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from lox._audit._ends import last_name
 from lox._audit._origins import LAID_OUT, Origins, axes_before
 from lox._audit._program import Step, Value
+from lox._audit._ranges import COMPARISONS
 from lox._audit._rules import primitives
 
 _SAME = primitives("stop_gradient", "copy", "sharding_constraint", "reshard", "name")
@@ -20,11 +20,6 @@ CONVERTED = _SAME | primitives("convert_element_type")
 """What leaves the elements of an array where they are, and their numbers as they are but for rounding."""
 _MASK = re.compile(r"(\w+_)?mask", re.IGNORECASE)
 """Names of arrays of floats that are zero or one."""
-_COMPARED: dict[Any, Callable[[Any, Any], bool]] = {
-    primitive: getattr(operator, name)
-    for name in ("gt", "ge", "lt", "le", "eq", "ne")
-    for primitive in primitives(name)
-}
 _MOST = 40
 """At how many operations of logits is looked."""
 
@@ -225,7 +220,7 @@ def _factors_of_outer_product(value: Value, axis: int | None) -> list[tuple[Valu
 def _flags_compared(part: Mask, origins: Origins) -> Mask | None:
     """The flags in a comparison with a number, as in `mask > 0`, and their truth where it has this one."""
     maker = part.condition.maker
-    compare = _COMPARED.get(maker.equation.primitive) if maker is not None else None
+    compare = COMPARISONS.get(maker.equation.primitive) if maker is not None else None
     if maker is None or compare is None:
         return None
     one, other = (_number(each, part.calls, origins) for each in maker.inputs)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._accesses import WRITES, accesses
 from lox._audit._checks._numerics._exponentials import made_by
-from lox._audit._checks._numerics._indices import BEYOND_END, WRITES, Known, accesses
+from lox._audit._checks._numerics._indices import BEYOND_END, Known
 from lox._audit._findings import Finding
 from lox._audit._location import is_users
 from lox._audit._origins import FLOWS

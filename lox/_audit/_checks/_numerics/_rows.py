@@ -29,7 +29,7 @@ ROWS = Kind(
 )
 
 _MOST = 10_000
-"""How many logits of a row are looked at."""
+"""Longer rows are not evaluated."""
 
 
 def rows(audited: Audited) -> Iterator[Finding | Held]:
@@ -100,7 +100,7 @@ def _is_differentiated(squash: Squash, mask: Mask, audited: Audited) -> bool:
 
 
 def _empty_rows(mask: Mask, origins: Origins) -> Iterator[str]:
-    """Which row a mask of constants leaves nothing of."""
+    """A sentence for each row that a mask of constants masks as a whole."""
     for condition, axis, truth in parts_of(mask, origins):
         rows = None if axis is None else other_axis(condition, axis)
         if axis is None or rows is None or condition.shape[axis] > _MOST:

@@ -1,4 +1,4 @@
-"""How the scores of attention are scaled before their softmax."""
+"""Finds scores of attention that are scaled by a wrong number before their softmax."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scaled(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _length(found: Attention) -> int | None:
-    """How many queries or keys there are, if scores are divided by the root of that and not of their own size."""
+    """The number of queries or keys, if scores are divided by its root and not by that of their own size."""
     numbers = found.scores.equation.params["dimension_numbers"]
     sides = zip(found.scores.inputs[:2], *numbers, strict=True)
     lengths = [

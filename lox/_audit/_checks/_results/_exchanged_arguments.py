@@ -14,7 +14,7 @@ from lox._audit._checks._results._bindings import Path, path_of
 from lox._audit._executed import Function, body_of
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, is_users
-from lox._audit._sources import Source, calls_in, functions, sources
+from lox._audit._sources import Source, calls_in, source_of, sources
 
 EXCHANGED = Kind(
     "LOX438",
@@ -37,7 +37,7 @@ _UNORDERED = {
 }
 """Functions whose arguments may be exchanged."""
 _EVEN = re.compile(r"\*\* ?[24]\b|\b(abs|absolute|square|norm|cos|cosh|\w*loss|\w*distance)\(")
-"""What makes the sign of a difference not matter."""
+"""Functions that give the same for a difference and its negative."""
 
 _TRANSFORMED = {
     *("jit", "pmap", "vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "checkpoint", "remat"),
@@ -52,7 +52,7 @@ _APPLYING = {
 """Functions that call their first argument with the others, in their order."""
 _PARTIAL = {"functools.partial", "partial"}
 _FAR = 5
-"""How many names and transformations are followed."""
+"""So many names and transformations are followed."""
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
@@ -240,7 +240,7 @@ def _is_meant(source: Source, called: Called, given: Given) -> bool:
 
 
 def _assigned_by(source: Source, call: ast.Call) -> list[str]:
-    """What a call is part of the value of."""
+    """The names of the variables and keywords whose value has a call in it."""
     found = [called for called in ast.walk(source.node) if isinstance(called, (ast.Assign, ast.AnnAssign, ast.keyword))]
     around = [each for each in found if each.value is not None and call in ast.walk(each.value)]
     targets = [each.targets if isinstance(each, ast.Assign) else [] for each in around]
@@ -341,9 +341,8 @@ def _of_object(value: Any) -> ast.FunctionDef | None:
     fun = inspect.unwrap(value, stop=_is_written) if callable(value) else None
     if not isinstance(fun, types.FunctionType) or not is_users(fun.__code__.co_filename):
         return None
-    found = functions(fun.__code__.co_filename).get((fun.__code__.co_firstlineno, fun.__code__.co_name), [])
-    node = found[0][0] if len(found) == 1 else None
-    return node if isinstance(node, ast.FunctionDef) else None
+    source = source_of(fun)
+    return source.node if source is not None and isinstance(source.node, ast.FunctionDef) else None
 
 
 def _is_written(value: Any) -> bool:
