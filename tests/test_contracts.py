@@ -642,3 +642,20 @@ def test_a_name_scope_is_a_context_manager_of_a_public_class_and_its_scopes_keep
     stacks = [eqn.source_info.name_stack for eqn in jaxpr.eqns]
     assert all(any(each is mine for each in stack.stack) for stack in stacks), "see lox._watch._backward"
     assert any("transpose" in tracebacks.transformations(stack.stack) for stack in stacks)
+
+
+def test_a_loop_knows_what_it_has_taken_out_where_it_binds(monkeypatch):
+    found, bind = [], jex.core.Primitive.bind
+
+    def observed(self, *args, **params):
+        if self in (primitives.scan_p, primitives.while_p):
+            found.append([list(each) for each in tracebacks.taken_out(inspect.currentframe().f_back)])
+        return bind(self, *args, **params)
+
+    def fun(c, xs):
+        c, _ = jax.lax.scan(lambda c, x: ((c[0], c[1] + 1), (c[1], x)), c, xs)
+        return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0], c[1] + 1), c)
+
+    monkeypatch.setattr(jex.core.Primitive, "bind", observed)
+    jax.make_jaxpr(fun)((1.0, 2.0), jnp.arange(3.0))
+    assert found[-2:] == [[[True, False], [None, 1]], [[True, False], []]], "lox.watch numbers values of loops by it"

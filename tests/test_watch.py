@@ -563,6 +563,29 @@ def test_primitives_are_selected_by_their_names():
     assert np.allclose(logs["net/net/dense/dot_general/0"][0], X @ PARAMS[0])
 
 
+REDUCING = {"scatter-add", "reduce", "reduce_window", "fun"}
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (lambda point: False, set()),
+        (lambda point: True, REDUCING),
+        (["**/scatter-add", "**/reduce"], {"scatter-add", "reduce"}),
+        ("**", {"fun"}),
+    ],
+)
+def test_the_function_of_a_reduction_is_no_part_of_the_program(at, expected):
+    def fun(x):
+        x = jax.grad(lambda x: x.at[0].multiply(2.0)[jnp.array([0, 1, 1])].sum())(x)
+        x = x + jax.lax.reduce_window(x, 1.0, lambda a, b: a * b, (2, 1), (1, 1), "same")
+        return jax.lax.reduce(x, 0.0, lambda a, b: 2.0 * a + b, (1,))
+
+    out, logs = spooled(lox.watch(jax.jit(fun), at=at, what=values_of), X)
+    assert same(out, jax.jit(fun)(X))
+    assert REDUCING & {key.split("/")[-2] for key in logs} == expected
+
+
 def test_functions_of_jax_that_others_call_are_not_of_the_program():
     """JAX traces `jnp.less` once: for the program, for `what`, or for a library that JAX asks for a rule."""
 
@@ -635,6 +658,41 @@ def test_tags_and_a_prefix_are_those_of_the_logs():
 def test_a_map_logs_what_it_returns():
     _, logs = spooled(lox.watch(lambda xs: jax.lax.map(jnp.sum, xs), at="scan"), XS)
     assert np.allclose(logs["scan/value"], XS.sum((1, 2)))
+
+
+def carried(loop, log):
+    """A loop of values of which it returns the first and the last unchanged."""
+
+    def step(c, x=None):
+        c = (c[0], c[1] + 1, c[2] * 2, c[3])
+        log({f"{loop}/{number}": value for number, value in enumerate(c)})
+        return c, (x, c[0])
+
+    def fun(x):
+        start = X * x, x, jnp.float32(1), x
+        if loop == "scan":
+            return jax.lax.scan(step, start, XS)
+        return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: step(c)[0], start)
+
+    return fun
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_values_that_a_loop_returns_unchanged_have_their_numbers(loop):
+    """JAX takes them out of the loop."""
+    for transform, x in ((lambda f: f, 1.0), (jax.jit, 1.0), (jax.vmap, jnp.arange(3.0))):
+        watched = lox.watch(transform(carried(loop, lambda _: None)), at=f"**/{loop}", what=values_of)
+        out, logs = spooled(watched, x, max_iters=4)
+        expected, by_hand = spooled(transform(carried(loop, lox.log)), x, max_iters=4)
+        assert same(out, expected) and len(by_hand) == 4
+        assert {key.removeprefix("fun/") for key in logs} == set(by_hand)
+        assert same(dict(logs), dict(by_hand))
+
+
+def test_outputs_that_a_scan_gets_have_their_numbers():
+    scan = lambda xs: jax.lax.scan(lambda c, x: (c, (x[1], x[1] * 2, c, x[0])), X, xs)[1]  # noqa: E731
+    outs, logs = spooled(lox.watch(scan, at="scan", what=values_of), (XS, -XS))
+    assert same([logs[f"scan/{number}"] for number in range(4)], outs)
 
 
 # -- handlers -------------------------------------------------------------------------------------------------------

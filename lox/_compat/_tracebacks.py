@@ -224,6 +224,28 @@ def is_tangent(frame: FrameType) -> bool:
     return around.co_filename == _LINEARIZES and around.co_name == "_lift_linearized"
 
 
+_LOOPS = frozenset(inspect.unwrap(loop).__code__ for loop in (jax.lax.scan, jax.lax.while_loop))
+
+
+def taken_out(frame: FrameType) -> tuple[Sequence[bool], Sequence[int | None]]:
+    """What JAX has taken out of a loop that a frame of JAX's own binds: `lox.watch`.
+
+    A carry that the body returns unchanged becomes the first of the constants, and an output that is an input is left
+    out. Without this, values after those would have lower numbers.
+
+    Args:
+        frame: The frame that binds. Those of observers are left out.
+
+    Returns:
+        For each leaf of the carry, whether it is taken out; for each output that `scan` stacks, None if it is not, and
+        otherwise which input it is, counted without constants. Both are empty if nothing is taken out.
+    """
+    frame = _without_observers(frame)
+    if frame.f_code not in _LOOPS:
+        return (), ()
+    return frame.f_locals.get("move_to_const", ()), frame.f_locals.get("ext_to_ext_fwd", ())
+
+
 def _without_observers(frame: FrameType) -> FrameType:
     while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
         frame = frame.f_back

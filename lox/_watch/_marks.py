@@ -181,6 +181,11 @@ def kept(primitive: Any, params: dict[str, Any], selection: Selection) -> dict[s
     return mapped(params, lambda jaxpr: _kept(jaxpr, selection))
 
 
+def without_marks(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a primitive, with or without a rule, with no marks in the jaxprs among them."""
+    return mapped(params, lambda jaxpr: _kept(jaxpr, Nothing())) if places_in(params) else params
+
+
 @_compat.weakref_lru_cache
 def _kept(jaxpr: Any, selection: Selection) -> Any:
     if all(map(selection.selects, _places(jaxpr))):

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.extend as jex
 from jax.extend.linear_util import wrap_init
 
@@ -21,6 +20,7 @@ from lox._logs_in import has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._watch import _backward, _leaving
+from lox._watch._bodies import values_of_iteration, with_mark, with_operands_of_all
 from lox._watch._contained import counts_in, first_parts_in
 from lox._watch._enclosing import beside, enclosing, outside, run_inside
 from lox._watch._inside import Inside, moved
@@ -33,7 +33,18 @@ from lox._watch._levels import (
     silent,
     state,
 )
-from lox._watch._marks import Nothing, NotInLoops, Place, announce, cannot_watch, kept, mark, place, places_in
+from lox._watch._marks import (
+    Nothing,
+    NotInLoops,
+    Place,
+    announce,
+    cannot_watch,
+    kept,
+    mark,
+    place,
+    places_in,
+    without_marks,
+)
 from lox._watch._points import RULE, Before, Kind, Numbers, Operations, Part
 from lox._watch._remembered import opened
 from lox._watch._scopes import note
@@ -86,6 +97,12 @@ def _is_of_lox(primitive: Any) -> bool:
     return primitive.name.startswith("lox_")
 
 
+_COMBINING = frozenset(
+    {"reduce", "reduce_window", "select_and_scatter", "scatter"}
+    | {f"scatter-{name}" for name in ("add", "sub", "mul", "min", "max")}
+)
+"""The names of operations with a function that combines two elements, as the addition of a sum."""
+
 _SUMS = {primitives.add_p, primitives.sub_p, primitives.add_jaxvals_p, primitives.copy_p}
 
 
@@ -119,6 +136,7 @@ class _Operation:
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
+        params = self._without_reducer(params)
         level = self._level
         if (
             self._transposed
@@ -141,6 +159,10 @@ class _Operation:
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
 
+    def _without_reducer(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters without marks in the function that combines two elements: it is no part of the program."""
+        return without_marks(params) if self._primitive.name in _COMBINING else params
+
     def _is_sum(self, params: dict[str, Any]) -> bool:
         """Tell whether JAX may transpose it, or what it contains as a function of JAX, without an equation."""
         if self._primitive is not primitives.jit_p or not _tracebacks.is_internal(params["jaxpr"]):
@@ -149,14 +171,15 @@ class _Operation:
 
     def _scan(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._part("scan", params["jaxpr"])
-        count = len(operands(args, params)[1])
-        body, captured = self._body(params["jaxpr"], "scan", count or None)
+        consts, carry, _ = map(len, operands(args, params))
+        body, captured = self._body(params["jaxpr"], "scan", consts, carry)
         params = _compat.extend_scan(params, body, len(captured), 0)
         return self._inside(part, [*captured, *args], params, loops=1)
 
     def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._part("while", params["body_jaxpr"])
-        body, captured = self._body(params["body_jaxpr"], "while", None)
+        consts = params["body_nconsts"]
+        body, captured = self._body(params["body_jaxpr"], "while", consts, len(_compat.out_avals(params["body_jaxpr"])))
         cond, of_cond = self._with_marks(params["cond_jaxpr"])
         (_, body), (_, more) = self._numbered([cond, body])
         before = params["cond_nconsts"]
@@ -165,7 +188,7 @@ class _Operation:
             "cond_jaxpr": cond,
             "cond_nconsts": before + len(of_cond),
             "body_jaxpr": body,
-            "body_nconsts": params["body_nconsts"] + len(captured),
+            "body_nconsts": consts + len(captured),
         }
         return self._inside(part, [*of_cond, *args[:before], *captured, *args[before:]], params, loops=1)
 
@@ -174,7 +197,7 @@ class _Operation:
         marked = [self._with_marks(branch) for branch in params["branches"]]
         numbered, more = self._numbered([branch for branch, _ in marked])
         values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
-        branches, captured = _with_operands_of_all(numbered, values)
+        branches, captured = with_operands_of_all(numbered, values)
         index, *operands = args
         outs = self._inside(part, [index, *captured, *operands], params | {"branches": tuple(branches)})
         self._mark(part, "cond", outs)
@@ -205,9 +228,10 @@ class _Operation:
             return self._parent.call_in_pass(name, _backward.call_of(self._level))
         return self._parent.part(name, program)._replace(of="call", home=self._level.home)
 
-    def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
+    def _body(self, jaxpr: Any, kind: Kind, consts: int, carry: int) -> tuple[Any, Sequence[Any]]:
         body, before = self._with_marks(jaxpr)
-        body, captured = _with_mark(body, self._place((), kind), count)
+        values = values_of_iteration(jaxpr, consts, carry)
+        body, captured = with_mark(body, self._place((), kind), tuple(len(before) + each for each in values))
         return body, [*captured, *before]
 
     def _with_marks(self, jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -350,38 +374,6 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
     primitives.jit_p: _Operation._call,
     primitives.remat_p: _Operation._checkpoint,
 }
-
-
-def _with_operands_of_all(
-    branches: Sequence[Any], captured: Sequence[Sequence[Any]]
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Branches that each take the values of all as new leading inputs, and these values."""
-    values = [value for each in captured for value in each]
-    if not values:
-        return branches, ()
-    avals, aligned, first = list(map(jax.typeof, values)), [], 0
-    for branch, own in zip(branches, captured, strict=True):
-        last = first + len(own)
-
-        def run(*args: Any, branch: Any = branch, own: slice = slice(first, last)) -> Any:
-            return _compat.as_fun(branch)(*args[own], *args[len(values) :])
-
-        aligned.append(_compat.trace(run, [*avals, *_compat.in_avals(branch)[len(own) :]], "lox")[0])
-        first = last
-    return aligned, values
-
-
-@_compat.weakref_lru_cache
-def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[Any]]:
-    """The body of a loop, with a mark of its first outputs, or of all, at the end of each iteration."""
-
-    def body(*args: Any) -> Any:
-        with _compat.staged(args):
-            outs = _compat.as_fun(jaxpr)(*args)
-        mark(at, outs[:count])
-        return outs
-
-    return _compat.trace(body, _compat.in_avals(jaxpr), "lox")
 
 
 def _of_program(fun: Any, operations: Operations) -> Any:
