@@ -472,3 +472,14 @@ def test_a_bound_of_a_branch_is_of_the_events_that_its_interval_keeps():
         for transform in (lambda f: f, jax.jit):
             _, logs = transform(lox.spool(f, max_events=bound, interval=interval, unify=True))(jnp.int32(number))
             assert logs.valid("a").tolist() == kept[:bound], (number, bound)
+
+
+def test_a_batched_loop_may_carry_and_test_constants():
+    def fun(x):
+        x, y = jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (lox.log({"x": c[0]}), (2.0, 1))[1], (x, 0))
+        return jax.lax.while_loop(lambda x: False, lambda x: lox.log({"never": x})["never"], x), y
+
+    x = jnp.array([0.0, 3.0])
+    out, logs = lox.spool(jax.vmap(fun), max_events=2)(x)
+    assert jax.tree.map(np.ndarray.tolist, jax.device_get(out)) == ([2.0, 3.0], [1, 0])
+    assert logs.mask["x"].tolist() == [[True, False], [False, False]] and not logs.mask["never"].any()

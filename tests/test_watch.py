@@ -511,6 +511,23 @@ def test_branches_belong_to_their_cond():
         assert found == {happens, "cond/0"} and np.array_equal(logs["cond/0"][0], out)
 
 
+def test_a_choice_between_platforms_is_no_point():
+    """JAX makes a cond of it where it does not know the platform, and runs a branch where it does."""
+
+    def fun(x):
+        inner = scoped("inner", jnp.sin)
+        return inner(jax.lax.platform_dependent(inner(x), cpu=inner, default=scoped("inner", jnp.cos)))
+
+    at_once = spooled(lox.watch(fun, at="**"), 1.0)[1]
+    jitted = spooled(lox.watch(jax.jit(fun), at="fun/**"), 1.0)[1]
+    assert list(at_once) == ["inner/value", "inner[1]/value", "inner[2]/value"]
+    assert [f"fun/{key}" for key in at_once] == list(jitted)
+    assert same(dict(at_once), dict(jitted))
+    forward = ["fun/inner", "fun/inner[1]", "fun/inner[2]"]
+    backward = ["fun/backward/inner[2]", "fun/backward/inner[1]", "fun/backward/inner"]
+    assert [point.path for point in lox.points(jax.jit(jax.grad(fun)))(1.0)] == [*forward, *backward, "fun"]
+
+
 def test_the_condition_of_a_loop_comes_before_its_body():
     def fun(x):
         return jax.lax.while_loop(lambda x: dense(PARAMS[0], x).sum() < 3, lambda x: dense(PARAMS[1], x) + 1, x)
@@ -563,27 +580,22 @@ def test_primitives_are_selected_by_their_names():
     assert np.allclose(logs["net/net/dense/dot_general/0"][0], X @ PARAMS[0])
 
 
-REDUCING = {"scatter-add", "reduce", "reduce_window", "fun"}
-
-
-@pytest.mark.parametrize(
-    ("at", "expected"),
-    [
-        (lambda point: False, set()),
-        (lambda point: True, REDUCING),
-        (["**/scatter-add", "**/reduce"], {"scatter-add", "reduce"}),
-        ("**", {"fun"}),
-    ],
-)
-def test_the_function_of_a_reduction_is_no_part_of_the_program(at, expected):
+def test_the_function_of_a_reduction_is_no_part_of_the_program():
     def fun(x):
         x = jax.grad(lambda x: x.at[0].multiply(2.0)[jnp.array([0, 1, 1])].sum())(x)
         x = x + jax.lax.reduce_window(x, 1.0, lambda a, b: a * b, (2, 1), (1, 1), "same")
         return jax.lax.reduce(x, 0.0, lambda a, b: 2.0 * a + b, (1,))
 
-    out, logs = spooled(lox.watch(jax.jit(fun), at=at, what=values_of), X)
-    assert same(out, jax.jit(fun)(X))
-    assert REDUCING & {key.split("/")[-2] for key in logs} == expected
+    reductions = {"scatter-add", "reduce", "reduce_window"}
+    for at, expected in (
+        (lambda point: False, set()),
+        (lambda point: True, reductions),
+        (["**/scatter-add", "**/reduce"], {"scatter-add", "reduce"}),
+        ("**", set()),
+    ):
+        out, logs = spooled(lox.watch(jax.jit(fun), at=at, what=values_of), X)
+        assert same(out, jax.jit(fun)(X))
+        assert reductions & {key.split("/")[-2] for key in logs} == expected
 
 
 def test_functions_of_jax_that_others_call_are_not_of_the_program():
@@ -861,6 +873,16 @@ def test_what_runs_while_jax_traces_cannot_be_watched():
     watched = lox.watch(jax.jit(fun), at=lambda point: point.name == "lt" and not point.obstacle, what=values_of)
     out, logs = spooled(watched, X)
     assert same(out, fun(X)) and np.array_equal(logs["fun/lt[1]/0"], [X < 3])
+
+
+def test_what_python_runs_in_place_of_jax_is_said_to_be_unseen():
+    watched = lox.watch(steps, at="scan")
+    spooled(watched, 1.0)
+    with jax.disable_jit():
+        with pytest.warns(lox.SelectionWarning, match=r"jax\.disable_jit, Python runs loops"):
+            spooled(watched, 1.0)
+        with pytest.warns(lox.SelectionWarning, match=r"jax\.disable_jit, Python runs loops"):
+            assert lox.points(steps)(1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -1261,6 +1283,15 @@ def test_a_tap_in_a_function_whose_points_are_not_selected_gets_its_events(trans
     spooled(lox.watch(lambda x: transform(fun)(x), at=lambda point: False), jnp.float32(0))
     lox.flush()
     assert seen == [[0.0]]
+
+
+def test_the_points_of_a_watched_function_are_not_its_primitives():
+    for at in ("**/tanh", lambda point: point.kind != "scope"):
+        assert [point.path for point in lox.points(lox.watch(net, at=at))(PARAMS, X)] == [
+            "net/dense",
+            "net/dense[1]",
+            "net",
+        ]
 
 
 def test_a_watch_around_another_sees_points_that_the_other_does_not():

@@ -10,6 +10,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
+from lox._effect import as_array
 from lox._events import Logs, events
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._handler import Handler, State, rule
@@ -95,9 +96,9 @@ class Loop:
     def iterate(self, *values: Any) -> list[Any]:
         """The values after an iteration."""
         carry, carried = values[: len(self._types)], values[len(self._types) :]
-        new = _compat.as_fun(self._body)(*self._body_consts, *self._typed(carry))
+        new = _arrays(_compat.as_fun(self._body)(*self._body_consts, *self._typed(carry)))
         if not carried:
-            return list(new)
+            return new
         (predicate,) = carried
         if predicate.shape:
             pairs = zip(new, carry, strict=True)
@@ -127,7 +128,7 @@ class Loop:
         return self._vary(value, self._predicate)
 
     def _test(self, *values: Any) -> list[Any]:
-        return _compat.as_fun(self._cond)(*self._cond_consts, *values)
+        return _arrays(_compat.as_fun(self._cond)(*self._cond_consts, *values))
 
     def _typed(self, values: Sequence[Any]) -> list[Any]:
         return [_compat.unvary(value, axes) for value, axes in zip(values, self._types, strict=True)]
@@ -136,6 +137,11 @@ class Loop:
     def _vary(value: Any, predicate: Any) -> Any:
         # A value that is selected by a predicate that varies over shards varies as well.
         return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """The results of a jaxpr as arrays: some may be constants, which JAX keeps as numbers of Python."""
+    return list(map(as_array, values))
 
 
 def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

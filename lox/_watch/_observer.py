@@ -193,13 +193,22 @@ class _Operation:
         return self._inside(part, [*of_cond, *args[:before], *captured, *args[before:]], params, loops=1)
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        part = self._part("cond", params["branches"][0])
+        of_platforms = (
+            "branches_platforms" in params
+        )  # One branch for each: where JAX knows the platform, it runs that.
+        part = None if of_platforms else self._part("cond", params["branches"][0])
         marked = [self._with_marks(branch) for branch in params["branches"]]
-        numbered, more = self._numbered([branch for branch, _ in marked])
-        values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
-        branches, captured = with_operands_of_all(numbered, values)
+        branches: Sequence[Any] = [branch for branch, _ in marked]
+        values = [list(captured) for _, captured in marked]
+        if part is not None:
+            branches, more = self._numbered(branches)
+            values = [[*new, *old] for new, old in zip(more, values, strict=True)]
+        branches, captured = with_operands_of_all(branches, values)
         index, *operands = args
-        outs = self._inside(part, [index, *captured, *operands], params | {"branches": tuple(branches)})
+        args, params = [index, *captured, *operands], params | {"branches": tuple(branches)}
+        if part is None:
+            return self._transparent(args, params)
+        outs = self._inside(part, args, params)
         self._mark(part, "cond", outs)
         return outs
 

@@ -177,7 +177,7 @@ class Selector:
             return cls(predicate=at)
         if not isinstance(at, Iterable):
             raise LogDataError(f"at= of lox.watch must be a pattern, patterns or a function, got {describe(at)}.")
-        return cls(names(at, "at= of lox.watch", ""))
+        return cls(tuple(dict.fromkeys(names(at, "at= of lox.watch", ""))))
 
     def __contains__(self, point: Point) -> bool:
         if self.predicate is not None:

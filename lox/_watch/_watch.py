@@ -6,15 +6,17 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
+import jax
+
 from lox import _compat, _transform
 from lox._ambient import begin_handler
 from lox._arguments import describe, names
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
-from lox._exceptions import LogDataError
+from lox._exceptions import LogDataError, SelectionWarning
 from lox._handler import DropAll
 from lox._misspelt import says_what_was_meant
-from lox._site import calling_site
+from lox._site import calling_site, warn_at
 from lox._trace import under
 from lox._unmatched import warn_unmatched
 from lox._watch._enclosing import beside, enclosing, run_inside
@@ -24,6 +26,11 @@ from lox._watch._points import Operations, Point, Points, Selector
 from lox._watch._resolve import Resolve, Resolver, Watcher, What, seeing
 from lox._watch._scopes import enters, leaves, of_modules
 from lox._watch._statistics import statistics
+
+_IN_PYTHON = (
+    "Under jax.disable_jit, Python runs loops, branches and jitted functions. lox.watch and lox.points do not see "
+    "these."
+)
 
 Function = Callable[..., Any]
 At = str | Iterable[str] | Callable[[Point], Any]
@@ -102,7 +109,8 @@ def watch(
         UnsupportedPrimitiveError: When the function runs: a selected point cannot be watched; `lox.points` says why.
 
     Warns:
-        SelectionWarning: A pattern matches no point of the function.
+        SelectionWarning: A pattern matches no point of the function; or `jax.disable_jit` is on, so that Python runs
+            loops, branches and jitted functions, and lox does not see these.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -133,9 +141,9 @@ def _watched(fun: Function, watcher: Watcher, site: Any) -> Function:
             return fun(*args, **kwargs)
         begin_handler()
         if is_checked:
-            return _run(fun, watcher, args, kwargs)
+            return _run(fun, watcher, args, kwargs, site)
         with seeing() as points:
-            outs = _run(fun, watcher, args, kwargs)
+            outs = _run(fun, watcher, args, kwargs, site)
         is_checked = True
         matched = set[str]().union(*map(watcher.selector.matched, points.values()))
         there = [path for path, point in points.items() if point.kind != "primitive"]  # Those have been named.
@@ -147,7 +155,9 @@ def _watched(fun: Function, watcher: Watcher, site: Any) -> Function:
     return watched
 
 
-def _run(fun: Function, watcher: Watcher, args: Any, kwargs: Any) -> Any:
+def _run(fun: Function, watcher: Watcher, args: Any, kwargs: Any, site: Any) -> Any:
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        warn_at(site, _IN_PYTHON, SelectionWarning)
     operations = watcher.selector.operations()
     return run_observed(
         lambda forwards: Resolve(watcher=watcher, forwards=forwards), None, operations, fun, args, kwargs
@@ -207,10 +217,12 @@ def points(fun: Function) -> Callable[..., Points]:
     ['model/layer', 'model/scan', 'model']
     """
 
+    site = calling_site()
+
     @functools.wraps(fun, updated=())
     def found(*args: Any, **kwargs: Any) -> Points:
         with recording(True), seeing() as seen:
-            under(DropAll(), lambda: _run(fun, Watcher(Selector(), statistics, (), ""), args, kwargs))(None)
-        return Points(seen.values())
+            under(DropAll(), lambda: _run(fun, Watcher(Selector(), statistics, (), ""), args, kwargs, site))(None)
+        return Points(point for point in seen.values() if point.kind != "primitive")
 
     return _transform.decorate(fun, lambda _: found)
