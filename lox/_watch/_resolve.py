@@ -159,8 +159,8 @@ class Resolve(Resolver):
         point = point_of(place)
         if point.obstacle:
             raise UnsupportedPrimitiveError(
-                f"lox.watch cannot watch {point.path!r} at {point.file}:{point.line}: {point.obstacle}, or leave it "
-                "out of at=."
+                f"lox.watch cannot watch {point.path!r} at {point.file}:{point.line}: {point.obstacle}. Or leave it "
+                "out: give at= a function of a point, which tests `not point.obstacle`."
             )
         values = self._values(point, event, depth, place.prefix + self.watcher.prefix)
         if not values:
