@@ -238,7 +238,7 @@ def taken_out(frame: FrameType) -> tuple[Sequence[bool], Sequence[int | None]]:
 
     Returns:
         For each leaf of the carry, whether it is taken out; for each output that `scan` stacks, None if it is not, and
-        otherwise which input it is, counted without constants. Both are empty if nothing is taken out.
+        otherwise which input it is, counted without constants. Both are empty if it is not the frame of such a loop.
     """
     frame = _without_observers(frame)
     if frame.f_code not in _LOOPS:
