@@ -673,7 +673,7 @@ def test_a_map_logs_what_it_returns():
 
 
 def carried(loop, log):
-    """A loop of values of which it returns the first and the last unchanged."""
+    """A loop that carries four values. Its body returns the first and the last of them unchanged."""
 
     def step(c, x=None):
         c = (c[0], c[1] + 1, c[2] * 2, c[3])

@@ -228,10 +228,10 @@ _LOOPS = frozenset(inspect.unwrap(loop).__code__ for loop in (jax.lax.scan, jax.
 
 
 def taken_out(frame: FrameType) -> tuple[Sequence[bool], Sequence[int | None]]:
-    """What JAX has taken out of a loop that a frame of JAX's own binds: `lox.watch`.
+    """The values that JAX has moved out of a loop, by the frame that binds the loop: `lox.watch`.
 
-    A carry that the body returns unchanged becomes the first of the constants, and an output that is an input is left
-    out. Without this, values after those would have lower numbers.
+    A carry that the body returns unchanged becomes one of the first constants, and an output that is an input is left
+    out. Without this, the values after them would have lower numbers.
 
     Args:
         frame: The frame that binds. Those of observers are left out.

@@ -34,9 +34,9 @@ def with_operands_of_all(
 
 
 def values_of_iteration(jaxpr: Any, consts: int, carry: int) -> Sequence[int]:
-    """Which inputs and outputs of the body of a loop, counted in this order, are the values of an iteration.
+    """The values of an iteration: each is the position of an input of the body, or of an output, which come later.
 
-    These are the carry after it, or what `scan` stacks if there is none.
+    The values are the carry after the iteration, or what `scan` stacks if there is no carry.
 
     Args:
         jaxpr: The body of a loop that is bound now.
@@ -45,15 +45,16 @@ def values_of_iteration(jaxpr: Any, consts: int, carry: int) -> Sequence[int]:
     """
     of_carry, of_stacked = _tracebacks.taken_out(sys._getframe(1))
     count = len(_compat.in_avals(jaxpr))
-    inputs, outputs, stacked = itertools.count(), itertools.count(count), len(_compat.out_avals(jaxpr))
+    inputs, outputs = itertools.count(), itertools.count(count)
     if carry:
         return [next(inputs if is_out else outputs) for is_out in of_carry or [False] * carry]
-    return [next(outputs) if given is None else consts + given for given in of_stacked or [None] * stacked]
+    stacked = of_stacked or [None] * len(_compat.out_avals(jaxpr))
+    return [next(outputs) if given is None else consts + given for given in stacked]
 
 
 @_compat.weakref_lru_cache
 def with_mark(jaxpr: Any, at: Place, values: Sequence[int]) -> tuple[Any, Sequence[Any]]:
-    """The body of a loop, with a mark of some of its inputs and outputs, counted in this order, in each iteration."""
+    """The body of a loop, with a mark in each iteration of the values at these positions: `values_of_iteration`."""
 
     def body(*args: Any) -> Any:
         with _compat.staged(args):

@@ -181,9 +181,26 @@ def kept(primitive: Any, params: dict[str, Any], selection: Selection) -> dict[s
     return mapped(params, lambda jaxpr: _kept(jaxpr, selection))
 
 
-def without_marks(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a primitive, with or without a rule, with no marks in the jaxprs among them."""
-    return mapped(params, lambda jaxpr: _kept(jaxpr, Nothing())) if places_in(params) else params
+_COMBINING = {
+    "reduce",
+    "reduce_window",
+    "select_and_scatter",
+    "scatter",
+    "scatter-add",
+    "scatter-sub",
+    "scatter-mul",
+    "scatter-min",
+    "scatter-max",
+}
+"""The names of operations with a function that combines two elements."""
+
+
+def without_combining(primitive: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a primitive without marks in a function that combines two elements.
+
+    Such a function is not a part of the program, and JAX compiles none that has effects.
+    """
+    return mapped(params, lambda jaxpr: _kept(jaxpr, Nothing())) if primitive.name in _COMBINING else params
 
 
 @_compat.weakref_lru_cache

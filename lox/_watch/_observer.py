@@ -43,7 +43,7 @@ from lox._watch._marks import (
     mark,
     place,
     places_in,
-    without_marks,
+    without_combining,
 )
 from lox._watch._points import RULE, Before, Kind, Numbers, Operations, Part
 from lox._watch._remembered import opened
@@ -97,12 +97,6 @@ def _is_of_lox(primitive: Any) -> bool:
     return primitive.name.startswith("lox_")
 
 
-_COMBINING = frozenset(
-    {"reduce", "reduce_window", "select_and_scatter", "scatter"}
-    | {f"scatter-{name}" for name in ("add", "sub", "mul", "min", "max")}
-)
-"""The names of operations with a function that combines two elements, as the addition of a sum."""
-
 _SUMS = {primitives.add_p, primitives.sub_p, primitives.add_jaxvals_p, primitives.copy_p}
 
 
@@ -136,7 +130,7 @@ class _Operation:
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
-        params = self._without_reducer(params)
+        params = without_combining(self._primitive, params)
         level = self._level
         if (
             self._transposed
@@ -158,10 +152,6 @@ class _Operation:
         if self._operations.has(self._primitive.name):
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
-
-    def _without_reducer(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters without marks in the function that combines two elements: it is no part of the program."""
-        return without_marks(params) if self._primitive.name in _COMBINING else params
 
     def _is_sum(self, params: dict[str, Any]) -> bool:
         """Tell whether JAX may transpose it, or what it contains as a function of JAX, without an equation."""
@@ -193,24 +183,33 @@ class _Operation:
         return self._inside(part, [*of_cond, *args[:before], *captured, *args[before:]], params, loops=1)
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        of_platforms = (
-            "branches_platforms" in params
-        )  # One branch for each: where JAX knows the platform, it runs that.
-        part = None if of_platforms else self._part("cond", params["branches"][0])
+        if "branches_platforms" in params:  # Where JAX knows the platform, it runs one of the branches without a cond.
+            return self._transparent(*self._with_marked_branches(args, params, are_numbered=False))
+        part = self._part("cond", params["branches"][0])
+        args, params = self._with_marked_branches(args, params, are_numbered=True)
+        outs = self._inside(part, args, params)
+        self._mark(part, "cond", outs)
+        return outs
+
+    def _with_marked_branches(
+        self, args: Sequence[Any], params: dict[str, Any], are_numbered: bool
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The operands and the parameters of a cond whose branches have marks.
+
+        Args:
+            args: Its operands.
+            params: Its parameters.
+            are_numbered: Whether the points of a branch come after those of the branches before it.
+        """
         marked = [self._with_marks(branch) for branch in params["branches"]]
         branches: Sequence[Any] = [branch for branch, _ in marked]
         values = [list(captured) for _, captured in marked]
-        if part is not None:
+        if are_numbered:
             branches, more = self._numbered(branches)
             values = [[*new, *old] for new, old in zip(more, values, strict=True)]
         branches, captured = with_operands_of_all(branches, values)
         index, *operands = args
-        args, params = [index, *captured, *operands], params | {"branches": tuple(branches)}
-        if part is None:
-            return self._transparent(args, params)
-        outs = self._inside(part, args, params)
-        self._mark(part, "cond", outs)
-        return outs
+        return [index, *captured, *operands], params | {"branches": tuple(branches)}
 
     def _call(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         original = params["jaxpr"]
